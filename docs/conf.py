@@ -1,0 +1,61 @@
+"""Sphinx configuration: the site builds from a checkout without a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pagedref
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "pagedref"
+author = "The pagedref contributors"
+copyright = author
+version = release = pagedref.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "docstrings",
+    "rules",
+]
+exclude_patterns = ["_build"]
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(numpy|collections|typing|pathlib)\..*")]  # no inventories of other projects
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # types, shapes and ranges stand in the docstrings
+autodoc_default_options = {"members": True}
+autosummary_generate = False
+napoleon_google_docstring = False
+napoleon_use_param = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style"), "Mutates", "Launch", "Reads/Writes", "Barriers", "Rung"]
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+highlight_language = "none"  # drawings in docstrings are no Python; doctests are found anyway
+
+html_theme = "pydata_sphinx_theme"
+html_title = "pagedref"
+html_static_path = ["_static"]
+html_css_files = ["house.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "navbar_align": "left",
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {page: [] for page in ("index", "semantics", "api", "house", "glossary")}

@@ -1,0 +1,122 @@
+"""Decode: one query token per sequence attends to all keys of its own sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref.attention.state import AttentionState
+from pagedref.attention.tiles import attend
+from pagedref.call import attention_call
+
+__all__ = ["paged_decode"]
+
+Array = npt.NDArray[Any]
+Window = int | tuple[int | None, int | None] | None
+
+
+def paged_decode(
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    kv_indptr: Array,
+    kv_indices: Array,
+    kv_last_page_len: Array,
+    *,
+    sm_scale: float | None = None,
+    window: Window = None,
+    attention_chunk: int | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+) -> AttentionState:
+    """Attend with one query token per sequence, the last of its sequence.
+
+    The query of a sequence sits at position ``kv_len - 1`` (S3), so its own key and value are in the cache already.
+
+    Parameters
+    ----------
+    q : array (num_seqs, num_qo_heads, head_dim) of float32 or float64
+        Queries.
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32 or float64
+        Keys; any strides (S23).
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32 or float64
+        Values.
+    kv_indptr : array (num_seqs + 1,) of int32 or int64
+        Where the pages of each sequence start in `kv_indices`.
+    kv_indices : array (num_pages,) of int32 or int64
+        Frame of each page; -1 is unmapped, legal where no key is visible (S21).
+    kv_last_page_len : array (num_seqs,) of int32 or int64
+        Live positions of the last page, ``1 .. page_size``; 0 exactly without pages (S20).
+    sm_scale : float, optional
+        Factor on q.k; by default ``1 / sqrt(head_dim)`` (S1).
+    window : int or pair, optional
+        Keys that are visible, the own position included; or counts ``(left, right)`` beside it (S5).
+    attention_chunk : int, optional
+        Only keys of the same chunk of positions (S5).
+    softcap : float, optional
+        ``softcap * tanh(score / softcap)``, > 0 (S2).
+    alibi_slopes : array (num_qo_heads,), optional
+        Bias ``slope * (key position - query position)`` (S6).
+    sinks : array (num_qo_heads,), optional
+        One more logit per head, without a value (S11).
+    k_scale, v_scale : optional
+        Scales of a quantised cache; not built yet, must be None.
+
+    Returns
+    -------
+    AttentionState
+        ``out`` (num_seqs, num_qo_heads, v_head_dim) in the type of `q`; ``lse`` (num_seqs, num_qo_heads), natural log
+        (S9), in float64 for float64 queries, else float32. A sequence without keys has ``(0, -inf)`` (S8).
+
+    Raises
+    ------
+    ContractError
+        An argument breaks the contract.
+    PageFault
+        A page with a visible key is unmapped.
+
+    Notes
+    -----
+    Mutates: nothing. Agreement: BOUND. Slots that hold no live token are never computed with (S7). The result of a
+    sequence does not depend on its neighbours or its frames, to the bit. Twin: ``pagedref_cuda.paged_decode``.
+
+    References
+    ----------
+    W. Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention, SOSP 2023,
+    section 4.1.
+
+    Examples
+    --------
+    Two keys of equal score in one page of two; the output is the mean of their values.
+
+    >>> q = np.ones((1, 1, 2)); k_cache = np.zeros((1, 2, 1, 2)); v_cache = np.zeros((1, 2, 1, 2))
+    >>> v_cache[0, :, 0] = [[1, 2], [3, 6]]
+    >>> state = paged_decode(q, k_cache, v_cache, np.array([0, 1]), np.array([0]), np.array([2]))
+    >>> state.out.ravel().tolist(), round(float(np.exp(state.lse[0, 0])), 6)
+    ([2.0, 4.0], 2.0)
+    """
+    arrays = {
+        "q": q,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "kv_indptr": kv_indptr,
+        "kv_indices": kv_indices,
+        "kv_last_page_len": kv_last_page_len,
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+    }
+    keywords = {
+        "sm_scale": sm_scale,
+        "window": window,
+        "attention_chunk": attention_chunk,
+        "softcap": softcap,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+    }
+    call = attention_call("paged_decode", "numpy", arrays, keywords)
+    return attend(call, np.asarray(q), k_cache, v_cache)

@@ -1,0 +1,134 @@
+"""Prefill: several query tokens per sequence, the last of it; prompts, chunks of prompts, trees, mixed with decode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref.attention.decode import Window
+from pagedref.attention.state import AttentionState
+from pagedref.attention.tiles import attend
+from pagedref.call import attention_call
+
+__all__ = ["paged_prefill"]
+
+Array = npt.NDArray[Any]
+
+
+def paged_prefill(
+    q: Array,
+    qo_indptr: Array,
+    k_cache: Array,
+    v_cache: Array,
+    kv_indptr: Array,
+    kv_indices: Array,
+    kv_last_page_len: Array,
+    *,
+    causal: bool | None = None,
+    mask: Array | Sequence[Array] | None = None,
+    sm_scale: float | None = None,
+    window: Window = None,
+    attention_chunk: int | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Array | None = None,
+    sinks: Array | None = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+) -> AttentionState:
+    """Attend with any number of query tokens per sequence, the last ones of it.
+
+    Row i of a sequence with ``q_len`` rows sits at position ``kv_len - q_len + i`` (S3): its own key and value, and
+    those of the rows before it, are in the cache already.
+
+    Parameters
+    ----------
+    q : array (num_tokens, num_qo_heads, head_dim) of float32 or float64
+        Queries, sequence after sequence.
+    qo_indptr : array (num_seqs + 1,) of int32 or int64
+        Where the rows of each sequence start in `q`; a sequence may have none.
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32 or float64
+        Keys; any strides (S23).
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32 or float64
+        Values.
+    kv_indptr : array (num_seqs + 1,) of int32 or int64
+        Where the pages of each sequence start in `kv_indices`.
+    kv_indices : array (num_pages,) of int32 or int64
+        Frame of each page; -1 is unmapped, legal where no key is visible (S21).
+    kv_last_page_len : array (num_seqs,) of int32 or int64
+        Live positions of the last page, ``1 .. page_size``; 0 exactly without pages (S20).
+    causal : bool, optional
+        Key position <= query position (S4); by default true unless a mask is given (S14).
+    mask : array of bool or list of arrays (q_len, kv_len) of bool, optional
+        True = visible; all sequences in one flat array, row-major, or one array for each (S14).
+    sm_scale : float, optional
+        Factor on q.k; by default ``1 / sqrt(head_dim)`` (S1).
+    window : int or pair, optional
+        Keys that are visible, the own position included; or counts ``(left, right)`` beside it (S5).
+    attention_chunk : int, optional
+        Only keys of the same chunk of positions (S5).
+    softcap : float, optional
+        ``softcap * tanh(score / softcap)``, > 0 (S2).
+    alibi_slopes : array (num_qo_heads,), optional
+        Bias ``slope * (key position - query position)`` (S6).
+    sinks : array (num_qo_heads,), optional
+        One more logit per head, without a value (S11).
+    k_scale, v_scale : optional
+        Scales of a quantised cache; not built yet, must be None.
+
+    Returns
+    -------
+    AttentionState
+        ``out`` (num_tokens, num_qo_heads, v_head_dim) in the type of `q`; ``lse`` (num_tokens, num_qo_heads), natural
+        log (S9). A row that sees no key has ``(0, -inf)`` (S8).
+
+    Raises
+    ------
+    ContractError
+        An argument breaks the contract.
+    PageFault
+        A page with a visible key is unmapped.
+
+    Notes
+    -----
+    Mutates: nothing. Agreement: BOUND. The last row of a sequence equals ``paged_decode`` within the bound (L11).
+    Twin: ``pagedref_cuda.paged_prefill``.
+
+    References
+    ----------
+    T. Dao, FlashAttention-2, 2023, section 3.1; W. Kwon et al., SOSP 2023, section 4.
+
+    Examples
+    --------
+    Two queries over two keys of equal score: the first sees one of them, the second both.
+
+    >>> q = np.ones((2, 1, 1)); k_cache = np.zeros((1, 2, 1, 1)); v_cache = np.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+    >>> pages = np.array([0, 1]), np.array([0]), np.array([2])
+    >>> paged_prefill(q, np.array([0, 2]), k_cache, v_cache, *pages).out.ravel().tolist()
+    [1.0, 2.0]
+    """
+    arrays = {
+        "q": q,
+        "qo_indptr": qo_indptr,
+        "k_cache": k_cache,
+        "v_cache": v_cache,
+        "kv_indptr": kv_indptr,
+        "kv_indices": kv_indices,
+        "kv_last_page_len": kv_last_page_len,
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+    }
+    keywords = {
+        "causal": causal,
+        "mask": mask,
+        "sm_scale": sm_scale,
+        "window": window,
+        "attention_chunk": attention_chunk,
+        "softcap": softcap,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+    }
+    call = attention_call("paged_prefill", "numpy", arrays, keywords)
+    return attend(call, np.asarray(q), k_cache, v_cache)

@@ -1,0 +1,156 @@
+"""Attention over a part of the keys, and how parts become the whole.
+
+A pair ``(out, lse)`` says everything about a part: its output and the natural log of its total weight. Pairs form a
+commutative monoid with identity ``(0, -inf)`` (S10), which is all that split, cascade and context-parallel attention
+and sinks need.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref import validate
+from pagedref.numerics import accumulator
+
+__all__ = ["AttentionState", "add_sinks", "combine", "merge_states"]
+
+Array = npt.NDArray[Any]
+
+
+class AttentionState(NamedTuple):
+    """Output and log-sum-exp of attention.
+
+    Attributes
+    ----------
+    out : array (tokens, num_qo_heads, v_head_dim)
+        Weighted mean of the values; exactly 0 where no key is seen (S8). Type of the queries.
+    lse : array (tokens, num_qo_heads)
+        Natural log of the sum of exp of the final scores; ``-inf`` where no key is seen (S9).
+    """
+
+    out: Array
+    lse: Array
+
+
+def combine(out: Array, lse: Array) -> AttentionState:
+    """Merge states along the first axis, without checks.
+
+    Parameters
+    ----------
+    out : array (num_states, ..., v_head_dim)
+        Outputs.
+    lse : array (num_states, ...)
+        Log-sum-exp of each.
+
+    Returns
+    -------
+    AttentionState
+        In the type of `lse`.
+
+    Notes
+    -----
+    The sum runs over the states in order. A state without weight adds -0.0, the identity of addition to the bit, so an
+    empty state changes nothing and what it holds as output is never used (S7).
+    """
+    dtype = lse.dtype
+    top = np.max(lse, axis=0, initial=-np.inf)
+    shift = np.where(np.isneginf(top), dtype.type(0), top)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weights = np.exp(lse - shift)
+        total = weights.sum(axis=0)
+        parts = np.where(np.isneginf(lse)[..., None], dtype.type(-0.0), weights[..., None] * out.astype(dtype))
+        numerator = np.full(parts.shape[1:], -0.0, dtype)
+        for part in parts:
+            numerator += part
+        mean = numerator / np.where(total == 0, dtype.type(1), total)[..., None]
+        merged = shift + np.log(total)
+    return AttentionState(np.where((total == 0)[..., None], dtype.type(0), mean), merged)
+
+
+def add_sinks(state: AttentionState, sinks: Array | None) -> AttentionState:
+    """Merge in one logit per head that has no value (S11).
+
+    Parameters
+    ----------
+    state : AttentionState
+        Of shape (tokens, num_qo_heads, v_head_dim); its lse in the accumulator type.
+    sinks : array (num_qo_heads,) or None
+        Logits; ``-inf`` is no sink.
+
+    Returns
+    -------
+    AttentionState
+        The lse includes the sink.
+
+    Examples
+    --------
+    Two keys of score 0 with values 1 and 3, and a sink of 0: the mean of 1, 3 and nothing.
+
+    >>> state = AttentionState(np.array([[[2.0]]]), np.log(np.array([[2.0]])))
+    >>> out, lse = add_sinks(state, np.zeros(1))
+    >>> round(float(out[0, 0, 0]), 6), round(float(np.exp(lse[0, 0])), 6)
+    (1.333333, 3.0)
+    """
+    if sinks is None:
+        return state
+    sink_lse = np.broadcast_to(sinks.astype(state.lse.dtype), state.lse.shape)
+    merged = combine(np.stack([state.out, np.zeros_like(state.out)]), np.stack([state.lse, sink_lse]))
+    return AttentionState(merged.out.astype(state.out.dtype), merged.lse)
+
+
+def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = None) -> AttentionState:
+    """Merge the states of disjoint sets of keys into the state of their union (S10).
+
+    Parameters
+    ----------
+    out : array (num_states, tokens, num_qo_heads, v_head_dim) of float32 or float64
+        Outputs of the parts.
+    lse : array (num_states, tokens, num_qo_heads) of float32 or float64
+        Natural log; ``-inf`` marks a part without keys, whose output is not used.
+    out_state : AttentionState, optional
+        Arrays to write the result into; may be views of the inputs.
+
+    Returns
+    -------
+    AttentionState
+        ``out`` in the type of `out`, ``lse`` in the accumulator type. No states at all give the identity.
+
+    Raises
+    ------
+    ContractError
+        If shapes or types break the contract.
+
+    Notes
+    -----
+    Mutates: `out_state`, if given, else nothing. Agreement: BOUND; the identity is exact and swapping two states
+    changes no bit. Twin: ``pagedref_cuda.merge_states``.
+
+    References
+    ----------
+    M. Milakov, N. Gimelshein, Online normalizer calculation for softmax, 2018, section 3.1.
+
+    Examples
+    --------
+    Three keys of score 0 and value 0, and one of score 0 and value 1:
+
+    >>> out = np.array([0.0, 1.0]).reshape(2, 1, 1, 1)
+    >>> lse = np.log([3.0, 1.0]).reshape(2, 1, 1)
+    >>> merged = merge_states(out, lse)
+    >>> round(float(merged.out[0, 0, 0]), 6), round(float(np.exp(merged.lse[0, 0])), 6)
+    (0.25, 4.0)
+    """
+    validate.arrays("merge_states", "numpy", {"out": out, "lse": lse})
+    if out_state is not None:
+        for name, target, shape in (("out", out_state[0], out.shape[1:]), ("lse", out_state[1], lse.shape[1:])):
+            if getattr(target, "shape", None) != shape:
+                got = getattr(target, "shape", type(target).__name__)
+                validate.fail("merge_states", f"out_state.{name}", "has the wrong shape", got, str(shape))
+    merged = combine(out, lse.astype(accumulator(out.dtype), copy=False))
+    if out_state is None:
+        return AttentionState(merged.out.astype(out.dtype, copy=False), merged.lse)
+    out_state[0][...] = merged.out
+    out_state[1][...] = merged.lse
+    return AttentionState(*out_state)

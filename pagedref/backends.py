@@ -1,0 +1,96 @@
+"""Find a backend by its name.
+
+A backend is any module or object that has the operations of the contract under their names. If it also has a function
+``ensure_available()``, that is called before the backend is handed out, and raises BackendUnavailable where it cannot
+run. ``numpy`` and ``cuda`` are built in, others are found through the entry-point group ``pagedref.backends``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from pagedref.contract import OPERATIONS
+from pagedref.errors import BackendUnavailable
+
+__all__ = ["available", "get"]
+
+_GROUP = "pagedref.backends"
+_BUILT_IN = {"numpy": "pagedref.attention", "cuda": "pagedref_cuda"}
+_INSTALL = {
+    "cuda": 'pip install "pagedref[cuda]" for a GPU, or pip install "pagedref[cudasim]" and NUMBA_ENABLE_CUDASIM=1 '
+    "in the environment for the simulator",
+}
+
+
+def available() -> list[str]:
+    """Return the names of the backends that are known, whether or not they can run here.
+
+    Returns
+    -------
+    list of str
+        Sorted.
+
+    Examples
+    --------
+    >>> {"cuda", "numpy"} <= set(available())
+    True
+    """
+    from importlib.metadata import entry_points
+
+    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=_GROUP))})
+
+
+def get(name: str) -> Any:
+    """Return the operations of a backend.
+
+    Parameters
+    ----------
+    name : str
+        ``"numpy"``, ``"cuda"`` or the name of an entry point in the group ``pagedref.backends``.
+
+    Returns
+    -------
+    module or object
+        Has every operation of :data:`pagedref.contract.OPERATIONS` as an attribute.
+
+    Raises
+    ------
+    BackendUnavailable
+        The name is unknown, the backend cannot run here, or it lacks an operation.
+
+    Examples
+    --------
+    >>> get("numpy").merge_states.__name__
+    'merge_states'
+    """
+    if name in _BUILT_IN:
+        try:
+            backend = import_module(_BUILT_IN[name])
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"get: name {name!r} needs a package that is missing, got {error}, "
+                f"need {_INSTALL.get(name, 'pip install pagedref')}"
+            ) from error
+    else:
+        from importlib.metadata import entry_points
+
+        points = [point for point in entry_points(group=_GROUP) if point.name == name]
+        if not points:
+            known = ", ".join(available())
+            raise BackendUnavailable(f"get: name is not a backend, got {name!r}, need one of {known}")
+        try:
+            backend = points[0].load()
+        except ImportError as error:
+            raise BackendUnavailable(
+                f"get: backend {name!r} cannot be imported, got {error}, need its package"
+            ) from error
+    missing = [operation for operation in OPERATIONS if not callable(getattr(backend, operation, None))]
+    if missing:
+        raise BackendUnavailable(
+            f"get: backend {name!r} lacks operations, got none of {', '.join(missing)}, need all of the contract"
+        )
+    ensure_available = getattr(backend, "ensure_available", None)
+    if callable(ensure_available):
+        ensure_available()
+    return backend

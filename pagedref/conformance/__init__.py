@@ -1,0 +1,10 @@
+"""The suite that judges every backend: cases, agreement, checks, and mutants that prove that the checks can fail."""
+
+from __future__ import annotations
+
+from pagedref.conformance.agreement import assert_bound, assert_exact, assert_state
+from pagedref.conformance.cases import PagedCase, make_case, oracle
+from pagedref.conformance.checks import CHECKS
+from pagedref.conformance.mutants import MUTANTS
+
+__all__ = ["CHECKS", "MUTANTS", "PagedCase", "assert_bound", "assert_exact", "assert_state", "make_case", "oracle"]

@@ -1,0 +1,187 @@
+"""Cases: batches in paged form, with everything that is not live poisoned, and their answers by the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref.addressing import last_page_len, num_pages, offset_of, page_of
+from pagedref.attention.bounds import Arithmetic
+from pagedref.attention.dense import DenseState, dense_attention
+
+__all__ = ["PagedCase", "make_case", "oracle"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PagedCase:
+    """One batch in paged form, and the live keys and values that it holds.
+
+    Attributes
+    ----------
+    q : array (tokens, num_qo_heads, head_dim)
+        Queries.
+    qo_indptr : array (num_seqs + 1,) of int32
+        Their sequences.
+    k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim)
+        Poison wherever no live token is.
+    kv_indptr, kv_indices, kv_last_page_len : arrays of int32
+        The pages.
+    keys, values : lists of arrays (kv_len, num_kv_heads, dim)
+        What is live, by sequence.
+    keywords : dict
+        Keywords of the call; `mask` is a list of arrays.
+    """
+
+    q: Array
+    qo_indptr: Array
+    k_cache: Array
+    v_cache: Array
+    kv_indptr: Array
+    kv_indices: Array
+    kv_last_page_len: Array
+    keys: list[Array]
+    values: list[Array]
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pages(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Caches and CSR in the order of the operations."""
+        return self.k_cache, self.v_cache, self.kv_indptr, self.kv_indices, self.kv_last_page_len
+
+    def decode(self, backend: Any) -> Any:
+        """Run ``paged_decode``."""
+        return backend.paged_decode(self.q, *self.pages, **self.keywords)
+
+    def prefill(self, backend: Any) -> Any:
+        """Run ``paged_prefill``."""
+        return backend.paged_prefill(self.q, self.qo_indptr, *self.pages, **self.keywords)
+
+    def using(self, **keywords: Any) -> PagedCase:
+        """Return the case with other keywords."""
+        return replace(self, keywords=keywords)
+
+    def only(self, sequence: int) -> PagedCase:
+        """Return the case with one sequence of the batch, in the same pool."""
+        begin, end = (int(at) for at in self.qo_indptr[sequence : sequence + 2])
+        first, stop = (int(at) for at in self.kv_indptr[sequence : sequence + 2])
+        keywords = dict(self.keywords)
+        if "mask" in keywords:
+            keywords["mask"] = [keywords["mask"][sequence]]
+        return replace(
+            self,
+            q=self.q[begin:end],
+            qo_indptr=np.array([0, end - begin], np.int32),
+            kv_indptr=np.array([0, stop - first], np.int32),
+            kv_indices=self.kv_indices[first:stop],
+            kv_last_page_len=self.kv_last_page_len[sequence : sequence + 1],
+            keys=[self.keys[sequence]],
+            values=[self.values[sequence]],
+            keywords=keywords,
+        )
+
+
+def make_case(
+    seed: int,
+    q_lens: Sequence[int],
+    kv_lens: Sequence[int],
+    *,
+    page_size: int = 4,
+    num_kv_heads: int = 2,
+    group_size: int = 2,
+    head_dim: int = 8,
+    v_head_dim: int | None = None,
+    dtype: str = "float32",
+    poison: float = float("nan"),
+    spare_frames: int = 3,
+    spread: float = 1.0,
+    **keywords: Any,
+) -> PagedCase:
+    """Draw a batch and lay it out in a poisoned pool, frames in random order.
+
+    Parameters
+    ----------
+    seed : int
+        Decides every number; lengths do not change the numbers of a sequence that comes before.
+    q_lens, kv_lens : sequences of int
+        Query rows and keys of each sequence.
+    page_size, num_kv_heads, group_size, head_dim, v_head_dim : int
+        Geometry.
+    dtype : str
+        Type of queries and cache.
+    poison : float
+        What lies in every slot without a live token.
+    spare_frames : int
+        Frames that belong to nobody.
+    spread : float
+        Standard deviation of queries; larger means sharper attention.
+    **keywords
+        Keywords of the call.
+
+    Returns
+    -------
+    PagedCase
+        The batch.
+    """
+    v_head_dim = head_dim if v_head_dim is None else v_head_dim
+    counts = np.asarray(num_pages(np.asarray(kv_lens, np.int64), page_size), np.int64).reshape(-1)
+    kv_indptr = np.concatenate([[0], np.cumsum(counts)])
+    num_frames = int(kv_indptr[-1]) + spare_frames
+    order = np.random.default_rng([seed, 1]).permutation(num_frames)[: kv_indptr[-1]]
+    k_cache = np.full((num_frames, page_size, num_kv_heads, head_dim), poison, dtype)
+    v_cache = np.full((num_frames, page_size, num_kv_heads, v_head_dim), poison, dtype)
+    queries, keys, values = [], [], []
+    for sequence, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
+        rng = np.random.default_rng([seed, 2, sequence])
+        keys.append(rng.standard_normal((kv_len, num_kv_heads, head_dim)).astype(dtype))
+        values.append(rng.standard_normal((kv_len, num_kv_heads, v_head_dim)).astype(dtype))
+        queries.append((spread * rng.standard_normal((q_len, num_kv_heads * group_size, head_dim))).astype(dtype))
+        positions = np.arange(kv_len)
+        frames = order[kv_indptr[sequence] + page_of(positions, page_size)]
+        k_cache[frames, offset_of(positions, page_size)] = keys[-1]
+        v_cache[frames, offset_of(positions, page_size)] = values[-1]
+    empty = np.zeros((0, num_kv_heads * group_size, head_dim), dtype)
+    return PagedCase(
+        q=np.concatenate([*queries, empty]),
+        qo_indptr=np.concatenate([[0], np.cumsum(q_lens, dtype=np.int64)]).astype(np.int32),
+        k_cache=k_cache,
+        v_cache=v_cache,
+        kv_indptr=kv_indptr.astype(np.int32),
+        kv_indices=order.astype(np.int32),
+        kv_last_page_len=np.asarray(last_page_len(np.asarray(kv_lens, np.int64), page_size), np.int32).reshape(-1),
+        keys=keys,
+        values=values,
+        keywords=keywords,
+    )
+
+
+def oracle(case: PagedCase) -> DenseState:
+    """Return the answer of a case by dense attention in float64, with its bound.
+
+    Parameters
+    ----------
+    case : PagedCase
+        The batch.
+
+    Returns
+    -------
+    DenseState
+        Of all query rows, in order.
+    """
+    parts = []
+    keywords = {name: value for name, value in case.keywords.items() if name != "mask"}
+    for sequence, (keys, values) in enumerate(zip(case.keys, case.values, strict=True)):
+        rows = case.q[case.qo_indptr[sequence] : case.qo_indptr[sequence + 1]]
+        if case.keywords.get("mask") is not None:
+            keywords["mask"] = case.keywords["mask"][sequence]
+        arithmetic = Arithmetic(dtype="float64" if case.q.dtype == np.float64 else "float32")
+        parts.append(dense_attention(rows, keys, values, with_bound=True, arithmetic=arithmetic, **keywords))
+    if not parts:
+        shape = (0, case.q.shape[1], case.v_cache.shape[3])
+        return DenseState(np.zeros(shape), np.zeros(shape[:2]), np.zeros(shape), np.zeros(shape[:2]))
+    return DenseState(*(np.concatenate([np.asarray(part[at]) for part in parts]) for at in range(4)))

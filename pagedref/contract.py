@@ -1,0 +1,199 @@
+"""The table of operations as data: arrays, shapes, types per backend, agreement class, rules.
+
+Everything that both twins must have in common is written once, here: :mod:`pagedref.validate` derives the checks of
+shapes and types from it, :mod:`pagedref.backends` asks a backend for these names, the conformance suite compares under
+the agreement class that stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+
+__all__ = [
+    "DTYPES",
+    "NOT_BUILT",
+    "OPERATIONS",
+    "Agreement",
+    "Array",
+    "Operation",
+]
+
+
+class Agreement(Enum):
+    """How closely a backend agrees with the reference."""
+
+    EXACT = "equal bits, untouched slots too"
+    BOUND = "within the forward error bound that the oracle computes from the data"
+    ORDERED = "equal bits between twins that perform the same operations in the same order"
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array argument of an operation.
+
+    Parameters
+    ----------
+    name : str
+        Argument name.
+    shape : tuple of str or int
+        Names of dimensions; one name means one size within a call. ``"num_seqs+1"`` is one more than ``num_seqs``.
+    dtype : str
+        A key of the table in :data:`DTYPES`.
+    doc : str
+        Unit and range.
+    optional : bool
+        ``None`` is accepted.
+    written : bool
+        The operation writes into it.
+    """
+
+    name: str
+    shape: tuple[str | int, ...]
+    dtype: str
+    doc: str
+    optional: bool = False
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of the contract.
+
+    Parameters
+    ----------
+    name : str
+        Its name in every backend.
+    arrays : tuple of Array
+        Array arguments, in order; those after ``*`` too.
+    options : tuple of str
+        Further keyword arguments.
+    agreement : Agreement
+        How closely backends agree.
+    rules : tuple of str
+        The rules of the specification that it rests on.
+    """
+
+    name: str
+    arrays: tuple[Array, ...]
+    options: tuple[str, ...]
+    agreement: Agreement
+    rules: tuple[str, ...]
+    by_name: Mapping[str, Array] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {array.name: array for array in self.arrays})
+
+
+_K_CACHE = Array("k_cache", ("num_frames", "page_size", "num_kv_heads", "head_dim"), "storage", "keys by frame, NHD")
+_V_CACHE = Array("v_cache", ("num_frames", "page_size", "num_kv_heads", "v_head_dim"), "storage", "values by frame")
+_K_WRITTEN = Array("k_cache", _K_CACHE.shape, "storage", "keys by frame, NHD", written=True)
+_V_WRITTEN = Array("v_cache", _V_CACHE.shape, "storage", "values by frame, NHD", written=True)
+_CSR = (
+    Array("kv_indptr", ("num_seqs+1",), "index", "where the pages of each sequence start in kv_indices"),
+    Array("kv_indices", ("num_pages",), "index", "frames in page order, -1 = unmapped"),
+    Array("kv_last_page_len", ("num_seqs",), "index", "live positions of the last page, 1..page_size, 0 without pages"),
+)
+_PER_HEAD = (
+    Array("alibi_slopes", ("num_qo_heads",), "accumulator", "ALiBi slope per query head, finite", optional=True),
+    Array("sinks", ("num_qo_heads",), "accumulator", "sink logit per query head, -inf = none", optional=True),
+)
+_PAGED = (_K_CACHE, _V_CACHE, *_CSR, *_PER_HEAD)
+_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", "k_scale", "v_scale")
+
+_TABLE = (
+    Operation(
+        "paged_decode",
+        (
+            Array("q", ("num_seqs", "num_qo_heads", "head_dim"), "query", "one query token per sequence"),
+            *_PAGED,
+        ),
+        _OPTIONS,
+        Agreement.BOUND,
+        ("S1", "S2", "S3", "S5", "S6", "S7", "S8", "S9", "S11", "S12", "S15", "S19", "S20", "S21", "S23"),
+    ),
+    Operation(
+        "paged_prefill",
+        (
+            Array("q", ("num_tokens", "num_qo_heads", "head_dim"), "query", "query tokens, sequence after sequence"),
+            Array("qo_indptr", ("num_seqs+1",), "index", "where the tokens of each sequence start in q"),
+            *_PAGED,
+        ),
+        ("causal", "mask", *_OPTIONS),
+        Agreement.BOUND,
+        ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S11", "S12", "S14", "S15", "S19", "S20", "S21", "S23"),
+    ),
+    Operation(
+        "append_kv",
+        (
+            Array("k", ("num_tokens", "num_kv_heads", "head_dim"), "storage", "new keys"),
+            Array("v", ("num_tokens", "num_kv_heads", "v_head_dim"), "storage", "new values"),
+            _K_WRITTEN,
+            _V_WRITTEN,
+            Array("slot_mapping", ("num_tokens",), "index", "slot of each token, -1 = skip"),
+        ),
+        ("k_scale", "v_scale"),
+        Agreement.EXACT,
+        ("S18", "S19", "S22", "S23"),
+    ),
+    Operation(
+        "gather_kv",
+        (_K_CACHE, _V_CACHE, *_CSR),
+        (),
+        Agreement.EXACT,
+        ("S19", "S20", "S21", "S23"),
+    ),
+    Operation(
+        "copy_frames",
+        (
+            Array("src", ("num_copies",), "index", "frames to read, 0..num_frames-1"),
+            Array("dst", ("num_copies",), "index", "frames to write, each once, none of them in src"),
+        ),
+        ("arrays",),
+        Agreement.EXACT,
+        ("S18", "S27"),
+    ),
+    Operation(
+        "merge_states",
+        (
+            Array("out", ("num_states", "num_tokens", "num_qo_heads", "v_head_dim"), "query", "outputs of the parts"),
+            Array("lse", ("num_states", "num_tokens", "num_qo_heads"), "accumulator", "natural log, -inf = empty"),
+        ),
+        ("out_state",),
+        Agreement.BOUND,
+        ("S9", "S10"),
+    ),
+)
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _TABLE})
+"""The operations by name."""
+
+_INDEX = ("int32", "int64")
+
+DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "numpy": {
+            "query": ("float32", "float64"),
+            "storage": ("float32", "float64"),
+            "accumulator": ("float32", "float64"),
+            "index": _INDEX,
+        },
+        "cuda": {
+            "query": ("float32",),
+            "storage": ("float32",),
+            "accumulator": ("float32",),
+            "index": _INDEX,
+        },
+    }
+)
+"""Types that each backend takes, by kind of array (S15)."""
+
+NOT_BUILT: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "numpy": frozenset({"k_scale", "v_scale"}),
+        "cuda": frozenset({"k_scale", "v_scale"}),
+    }
+)
+"""Keywords of the contract that a backend does not compute yet; passing one is a ContractError."""

@@ -1,0 +1,351 @@
+"""PagedKVCache: the memory manager and the arrays, joined; what a user holds.
+
+The manager decides who owns which frame and never sees a number; the operations of a backend move and use numbers and
+never see a manager. Here both meet: a step reserves slots, carries out copies on write, appends, attends and commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref import backends
+from pagedref._step import MemoryReport, Step
+from pagedref.attention.state import AttentionState
+from pagedref.cache_spec import CacheSpec
+from pagedref.errors import ContractError
+from pagedref.memory import KVManager
+
+__all__ = ["MemoryReport", "PagedKVCache", "Step"]
+
+Array = npt.NDArray[Any]
+
+
+class PagedKVCache:
+    """Hold the keys and values of many sequences in one pool of frames.
+
+    Parameters
+    ----------
+    spec : CacheSpec
+        Geometry.
+    num_frames : int
+        Size of the pool.
+    backend : str or object
+        Name of a backend, or the backend itself.
+    frame_order : array (num_frames,) of int, optional
+        Order in which fresh frames are handed out.
+    poison : bool
+        Fill the pool with NaN, and every frame again when it is freed: a read of something that is not live shows.
+
+    Raises
+    ------
+    ContractError
+        If a number is out of range.
+    BackendUnavailable
+        If the backend cannot run here.
+
+    Notes
+    -----
+    Use it from one thread.
+
+    Examples
+    --------
+    One layer, one head of one number; three tokens in pages of two:
+
+    >>> cache = PagedKVCache(CacheSpec(1, 1, 1, page_size=2), num_frames=4)
+    >>> a = cache.add()
+    >>> step = cache.begin([a], [3])
+    >>> ones = np.ones((3, 1, 1), np.float32)
+    >>> cache.append(step, ones, 2 * ones)
+    >>> cache.attend(step, ones).out.ravel().tolist()
+    [2.0, 2.0, 2.0]
+    >>> cache.commit(step)
+    >>> cache.block_table([a]).tolist(), cache.memory_report().frames_held
+    ([[0, 1]], 2)
+    >>> b = cache.fork(a)
+    >>> cache.memory_report().frames_held
+    2
+    """
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        num_frames: int,
+        *,
+        backend: Any = "numpy",
+        frame_order: Any = None,
+        poison: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        self.manager = KVManager(num_frames, spec.page_size, frame_order=frame_order)
+        self._poison = poison
+        self._peak = 0
+        shape = (spec.num_layers, num_frames, spec.page_size, spec.num_kv_heads)
+        self._k = np.zeros((*shape, spec.head_dim), spec.dtype)  # memory is taken when a frame is first written
+        self._v = np.zeros((*shape, spec.value_dim), spec.dtype)
+        if poison:
+            self._k.fill(np.nan)
+            self._v.fill(np.nan)
+
+    def __repr__(self) -> str:
+        return f"PagedKVCache({self.spec!r}, {self.manager!r})"
+
+    def arrays(self, layer: int = 0) -> tuple[Array, Array]:
+        """Return the key and value arrays of a layer.
+
+        Parameters
+        ----------
+        layer : int
+            ``0 .. num_layers - 1``.
+
+        Returns
+        -------
+        k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim)
+            Views: writing to them writes the cache.
+
+        Raises
+        ------
+        ContractError
+            There is no such layer.
+        """
+        if not 0 <= layer < self.spec.num_layers:
+            raise ContractError(f"arrays: layer is out of range, got {layer}, need 0..{self.spec.num_layers - 1}")
+        return self._k[layer], self._v[layer]
+
+    def add(self) -> int:
+        """Begin a sequence without tokens.
+
+        Returns
+        -------
+        int
+            Its id.
+        """
+        return self.manager.add()
+
+    def seq_len(self, seq_id: int) -> int:
+        """Return the number of live tokens of a sequence."""
+        return self.manager.seq_len(seq_id)
+
+    def fork(self, seq_id: int) -> int:
+        """Begin a sequence that shares all pages of another; pages are copied when one of them is written (S27).
+
+        Parameters
+        ----------
+        seq_id : int
+            A live sequence without an open step.
+
+        Returns
+        -------
+        int
+            Id of the child.
+        """
+        return self.manager.fork(seq_id)
+
+    def free(self, seq_ids: int | Sequence[int]) -> None:
+        """End sequences and give back the frames that nobody else holds.
+
+        Parameters
+        ----------
+        seq_ids : int or sequence of int
+            Live sequences.
+        """
+        before = self.manager.refcount > 0 if self._poison else None
+        self.manager.free(seq_ids)
+        self._poison_freed(before)
+
+    def begin(self, seq_ids: Sequence[int], num_tokens: Sequence[int]) -> Step:
+        """Make room for new tokens and say where they go; shared pages are copied first.
+
+        Parameters
+        ----------
+        seq_ids : sequence of int
+            Live sequences without an open step, each named once.
+        num_tokens : sequence of int
+            New tokens of each, >= 0.
+
+        Returns
+        -------
+        Step
+            To be committed or aborted.
+
+        Raises
+        ------
+        OutOfFrames
+            The pool cannot hold the new tokens; nothing was changed (S26).
+        ContractError
+            Unknown or repeated ids, negative numbers, or a sequence with an open step.
+        """
+        ids, counts = np.asarray(seq_ids, np.int64), np.asarray(num_tokens, np.int64)
+        if ids.shape != counts.shape or ids.ndim != 1:
+            raise ContractError(
+                f"begin: num_tokens does not fit seq_ids, got {counts.shape} and {ids.shape}, need one for each"
+            )
+        open_tokens = self.manager.reserved(ids)
+        if open_tokens.any():
+            at = int(ids[np.argmax(open_tokens > 0)])
+            raise ContractError(f"begin: seq_ids names a sequence with an open step, got {at}, need commit or abort")
+        plan = self.manager.reserve(ids, counts)
+        if plan.src.size:
+            try:
+                self.backend.copy_frames([*self._k, *self._v], plan.src, plan.dst)
+            except BaseException:
+                self.manager.cancel(plan)
+                raise
+        self._peak = max(self._peak, self.manager.num_frames - self.manager.num_free)
+        csr = self.manager.csr(ids, extra=counts)
+        ends = np.cumsum(counts)
+        first = np.repeat(self.manager.seq_lens(ids) - (ends - counts), counts)
+        return Step(
+            seq_ids=tuple(ids.tolist()),
+            num_tokens=tuple(counts.tolist()),
+            qo_indptr=np.concatenate([[0], ends]).astype(np.int32),
+            positions=first + np.arange(first.size),
+            slot_mapping=self.manager.slots(ids, counts),
+            kv_indptr=csr.kv_indptr,
+            kv_indices=csr.kv_indices,
+            kv_last_page_len=csr.kv_last_page_len,
+        )
+
+    def append(self, step: Step, k: Array, v: Array, *, layer: int = 0) -> None:
+        """Write the keys and values of the new tokens of a step.
+
+        Parameters
+        ----------
+        step : Step
+            An open step.
+        k : array (tokens, num_kv_heads, head_dim)
+            New keys, sequence after sequence.
+        v : array (tokens, num_kv_heads, v_head_dim)
+            New values.
+        layer : int
+            Layer.
+        """
+        self.backend.append_kv(k, v, *self.arrays(layer), step.slot_mapping)
+
+    def attend(self, step: Step, q: Array, *, layer: int = 0, **variants: Any) -> AttentionState:
+        """Attend with the new tokens of a step to all tokens of their sequences.
+
+        Parameters
+        ----------
+        step : Step
+            An open step whose keys and values of this layer are written.
+        q : array (tokens, num_qo_heads, head_dim)
+            Queries, sequence after sequence.
+        layer : int
+            Layer.
+        **variants
+            Keywords of ``paged_decode`` or ``paged_prefill``.
+
+        Returns
+        -------
+        AttentionState
+            ``out`` (tokens, num_qo_heads, v_head_dim) and ``lse`` (tokens, num_qo_heads).
+
+        Notes
+        -----
+        ``paged_decode`` where each sequence has one new token and neither `mask` nor `causal` is given, else
+        ``paged_prefill``.
+        """
+        pages = (*self.arrays(layer), step.kv_indptr, step.kv_indices, step.kv_last_page_len)
+        if "mask" not in variants and "causal" not in variants and all(count == 1 for count in step.num_tokens):
+            state: AttentionState = self.backend.paged_decode(q, *pages, **variants)
+        else:
+            state = self.backend.paged_prefill(q, step.qo_indptr, *pages, **variants)
+        return state
+
+    def commit(self, step: Step) -> None:
+        """Make the new tokens of a step live.
+
+        Parameters
+        ----------
+        step : Step
+            An open step, written in every layer.
+        """
+        self.manager.commit(step.seq_ids, step.num_tokens)
+
+    def abort(self, step: Step) -> None:
+        """Give back what a step reserved; live tokens stay.
+
+        Parameters
+        ----------
+        step : Step
+            An open step.
+        """
+        before = self.manager.refcount > 0 if self._poison else None
+        self.manager.rollback(step.seq_ids)
+        self._poison_freed(before)
+
+    def block_table(self, seq_ids: Sequence[int]) -> npt.NDArray[np.int32]:
+        """Return the frames of each sequence, one row for each, padded with -1 (S21).
+
+        Parameters
+        ----------
+        seq_ids : sequence of int
+            Live sequences.
+
+        Returns
+        -------
+        array (num_seqs, max_pages) of int32
+        """
+        return self.manager.block_table(seq_ids)
+
+    def gather(self, seq_id: int, *, layer: int = 0) -> tuple[Array, Array]:
+        """Read all live keys and values of a sequence.
+
+        Parameters
+        ----------
+        seq_id : int
+            A live sequence.
+        layer : int
+            Layer.
+
+        Returns
+        -------
+        k, v : arrays (tokens, num_kv_heads, dim)
+        """
+        csr = self.manager.csr([seq_id])
+        k, v = self.backend.gather_kv(*self.arrays(layer), csr.kv_indptr, csr.kv_indices, csr.kv_last_page_len)
+        return k, v
+
+    def memory_report(self, *, max_model_len: int | None = None) -> MemoryReport:
+        """Say where the memory is.
+
+        Parameters
+        ----------
+        max_model_len : int, optional
+            Maximum length of a sequence, for the comparison with contiguous reservation.
+
+        Returns
+        -------
+        MemoryReport
+            Of the live sequences, committed tokens only.
+        """
+        stats, spec = self.manager.stats(), self.spec
+        return MemoryReport(
+            num_frames=stats.num_frames,
+            frames_held=stats.held,
+            frames_peak=max(self._peak, stats.held),
+            page_size=spec.page_size,
+            num_sequences=stats.sequences,
+            num_tokens=stats.tokens,
+            num_pages=stats.pages,
+            bytes_per_token=spec.bytes_per_token,
+            bytes_held=stats.held * spec.bytes_per_frame,
+            bytes_wasted=stats.internal_waste_tokens * spec.bytes_per_token,
+            bytes_contiguous=None if max_model_len is None else stats.sequences * max_model_len * spec.bytes_per_token,
+        )
+
+    def audit(self) -> None:
+        """Prove the books of the manager (S25), or raise CorruptionError with everything that is wrong."""
+        self.manager.audit()
+
+    def _poison_freed(self, before: npt.NDArray[np.bool_] | None) -> None:
+        """Fill with NaN the frames that were held before and are free now."""
+        if before is not None:
+            freed = np.flatnonzero(before & (self.manager.refcount == 0))
+            self._k[:, freed] = np.nan
+            self._v[:, freed] = np.nan

@@ -1,0 +1,358 @@
+"""Model: a transformer, its tokenizer and a backend; what a user holds.
+
+Greedy text does not depend on the page size, on the other prompts of a batch, or on which frames are handed out,
+wherever the margin between the two best tokens exceeds the rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref import backends
+from pagedref.errors import ContractError
+from pagedref.kv_cache import PagedKVCache
+from pagedref.models.checkpoint import load_checkpoint
+from pagedref.models.config import ModelConfig
+from pagedref.models.generate import TOKENS_PER_STEP, BatchRun, Generation, Request, Token, frames_needed
+from pagedref.models.hub import resolve_model
+from pagedref.models.prompts import Prompts, checked_ids, make_requests
+from pagedref.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from pagedref.models.tokenizer import Tokenizer
+
+__all__ = ["Model", "load_model"]
+
+Listener = Callable[[Token], object]
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords of :meth:`Model.stream`, as in :meth:`Model.generate`."""
+
+    page_size: int
+    num_frames: int | None
+    frame_order: Any
+    chat: bool | None
+    ignore_eos: bool
+    tokens_per_step: int
+
+
+def load_model(
+    path_or_name: str | os.PathLike[str],
+    backend: Any = "numpy",
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Load a model by name or from disk.
+
+    Parameters
+    ----------
+    path_or_name : str or Path
+        ``"tiny"`` (in the package), ``"smollm2"`` (SmolLM2-135M-Instruct; fetched once, 93 MB), an HF directory, or a
+        GGUF file.
+    backend : str or object
+        Who attends: ``"numpy"``, ``"cuda"``, the name of another backend, or the backend itself.
+    progress : callable, optional
+        Called with (weights read, weights in all).
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ContractError
+        One line: what is missing, damaged or not supported.
+    BackendUnavailable
+        The backend cannot run here.
+
+    Examples
+    --------
+    >>> model = load_model("tiny")
+    >>> model.config.num_layers, model.logits([0, 1, 2]).shape
+    (2, (3, 256))
+    """
+    operations = backends.get(backend) if isinstance(backend, str) else backend  # before anything is read
+    checkpoint = load_checkpoint(resolve_model(path_or_name), progress=progress)
+    return Model(
+        checkpoint.config,
+        checkpoint.weights,
+        checkpoint.tokenizer,
+        backend=operations,
+        tokenizer_note=checkpoint.tokenizer_note,
+    )
+
+
+class Model:
+    """Continue texts with a small model over paged memory.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        Geometry and stop tokens.
+    weights : dict of str to array of float32
+        By the names of :mod:`pagedref.models.weights`; empty afterwards, so that the model exists once in memory.
+    tokenizer : Tokenizer, optional
+        Without it, prompts are token ids.
+    backend : str or object
+        Who attends.
+    tokenizer_note : str
+        Why there is no tokenizer.
+
+    Notes
+    -----
+    Use it from one thread.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, npt.NDArray[np.float32]],
+        tokenizer: Tokenizer | None = None,
+        *,
+        backend: Any = "numpy",
+        tokenizer_note: str = "",
+    ) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        self.transformer = Transformer(config, weights)
+        self._note = tokenizer_note or "the model has no tokenizer"
+
+    def cache(
+        self, num_frames: int, *, page_size: int = 16, frame_order: Any = None, poison: bool = False
+    ) -> PagedKVCache:
+        """Return an empty cache for this model.
+
+        Parameters
+        ----------
+        num_frames : int
+            Size of the pool.
+        page_size : int
+            Positions in a page, >= 1.
+        frame_order : array (num_frames,) of int, optional
+            Order in which fresh frames are handed out.
+        poison : bool
+            Fill frames with NaN before use and after.
+
+        Returns
+        -------
+        PagedKVCache
+        """
+        spec = self.transformer.cache_spec(page_size)
+        return PagedKVCache(spec, num_frames, backend=self.backend, frame_order=frame_order, poison=poison)
+
+    def logits(
+        self, token_ids: npt.ArrayLike, *, page_size: int = 16, tokens_per_step: int = TOKENS_PER_STEP
+    ) -> npt.NDArray[np.float32]:
+        """Return what the model expects after each token of a text.
+
+        Parameters
+        ----------
+        token_ids : array (n,) of int
+            The text, 0 tokens or more, at most ``config.max_model_len``.
+        page_size : int
+            Positions in a page of the cache that is used meanwhile.
+        tokens_per_step : int
+            The text is read in pieces of this many tokens.
+
+        Returns
+        -------
+        array (n, vocab_size) of float32
+            Row i: scores of the token after token i.
+
+        Raises
+        ------
+        ContractError
+            A token is out of range, or there are too many.
+        """
+        ids = checked_ids("logits", "token_ids", token_ids, self.config.vocab_size, self.config.max_model_len)
+        if tokens_per_step < 1:
+            raise ContractError(f"logits: tokens_per_step is too small, got {tokens_per_step}, need >= 1")
+        result = np.empty((len(ids), self.config.vocab_size), np.float32)
+        if not ids:
+            return result
+        cache = self.cache(frames_needed(Request(ids, 1), page_size), page_size=page_size)
+        sequence = cache.add()
+        for start in range(0, len(ids), tokens_per_step):
+            piece = ids[start : start + tokens_per_step]
+            step = cache.begin([sequence], [len(piece)])
+            result[start : start + len(piece)] = self.transformer.forward(cache, step, piece)
+            cache.commit(step)
+        return result
+
+    def generate(
+        self,
+        prompts: Prompts,
+        max_tokens: int = 64,
+        *,
+        page_size: int = 16,
+        num_frames: int | None = None,
+        frame_order: Any = None,
+        chat: bool | None = None,
+        ignore_eos: bool = False,
+        on_token: Listener | None = None,
+        tokens_per_step: int = TOKENS_PER_STEP,
+    ) -> list[Generation]:
+        """Continue prompts greedily, all of them in one ragged batch.
+
+        Parameters
+        ----------
+        prompts : str, list of str, list of int, or list of lists of int
+            One text or several, or their token ids.
+        max_tokens : int
+            New tokens of each prompt at most, >= 1; fewer where the model's maximum length is reached. A prompt of
+            that length may still have one (P65).
+        page_size : int
+            Positions in a page, >= 1.
+        num_frames : int, optional
+            Size of the pool; by default what the run can need at most. With fewer frames, prompts wait for each other.
+        frame_order : array (num_frames,) of int, optional
+            Order in which fresh frames are handed out.
+        chat : bool, optional
+            Whether a text is a user's message, to be wrapped in the model's chat template; by default if it has one.
+        ignore_eos : bool
+            Go on after a token that ends the text.
+        on_token : callable, optional
+            Called with each :class:`Token` as it comes.
+        tokens_per_step : int
+            Tokens of a step while prompts are read.
+
+        Returns
+        -------
+        list of Generation
+            One for each prompt, also where there is one only.
+
+        Raises
+        ------
+        ContractError
+            A prompt is empty, too long, or holds what is no token; before anything runs.
+        OutOfFrames
+            A prompt could never fit the pool (S34); before anything runs.
+
+        Notes
+        -----
+        All frames are free again at the end, also after an exception (S25).
+
+        Examples
+        --------
+        >>> model = load_model("tiny")
+        >>> answer = model.generate([[0, 9, 9, 9]], max_tokens=2, page_size=1)[0]
+        >>> len(answer.token_ids), answer.memory.frames_held
+        (2, 5)
+        """
+        options: RunOptions = {"page_size": page_size, "num_frames": num_frames, "frame_order": frame_order}
+        options |= {"chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
+        run = self._run(prompts, max_tokens, **options)
+        new: list[list[int]] = [[] for _ in run.requests]
+        reasons = [""] * len(new)
+        with closing(self._with_text(run)) as tokens:
+            for token in tokens:
+                new[token.index].append(token.token_id)
+                reasons[token.index] = token.finish_reason or ""
+                if on_token is not None:
+                    on_token(token)
+        return [
+            Generation(self.decode(ids), ids, list(request.prompt_ids), reason, run.report)
+            for ids, request, reason in zip(new, run.requests, reasons, strict=True)
+        ]
+
+    def stream(
+        self, prompts: Prompts, max_tokens: int = 64, **options: Unpack[RunOptions]
+    ) -> Generator[Token, None, None]:
+        """Continue prompts greedily and yield each token as it comes.
+
+        Parameters
+        ----------
+        prompts, max_tokens
+            As in :meth:`generate`; checked now, before the first token is asked for.
+        **options
+            `page_size`, `num_frames`, `frame_order`, `chat`, `ignore_eos`, `tokens_per_step`, as there.
+
+        Returns
+        -------
+        generator of Token
+            Their texts joined are the text of the generation. Closing it frees all frames.
+        """
+        return self._with_text(self._run(prompts, max_tokens, **options))
+
+    def encode(self, prompt: str, *, chat: bool | None = None) -> list[int]:
+        """Return the token ids of a prompt as :meth:`generate` uses them.
+
+        Parameters
+        ----------
+        prompt : str
+            Text.
+        chat : bool, optional
+            As in :meth:`generate`.
+
+        Returns
+        -------
+        list of int
+        """
+        if self.tokenizer is None:
+            raise ContractError(f"generate: prompts need a tokenizer, got a text, need token ids: {self._note}")
+        if self.tokenizer.has_chat_template if chat is None else chat:
+            return self.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        return self.tokenizer.encode(prompt)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of tokens, without control tokens; empty without a tokenizer.
+
+        Parameters
+        ----------
+        token_ids : list of int
+
+        Returns
+        -------
+        str
+        """
+        return "" if self.tokenizer is None else self.tokenizer.decode(token_ids)
+
+    def _run(
+        self,
+        prompts: Prompts,
+        max_tokens: int,
+        *,
+        page_size: int = 16,
+        num_frames: int | None = None,
+        frame_order: Any = None,
+        chat: bool | None = None,
+        ignore_eos: bool = False,
+        tokens_per_step: int = TOKENS_PER_STEP,
+    ) -> BatchRun:
+        """Check everything and make the cache; nothing is computed yet."""
+        config, encode = self.config, partial(self.encode, chat=chat)
+        requests = make_requests(prompts, max_tokens, encode, config.vocab_size, config.max_model_len)
+        if num_frames is None:
+            self.transformer.cache_spec(page_size)  # refuses a page size that is none
+            num_frames = max(1, sum(frames_needed(request, page_size) for request in requests))
+        return BatchRun(
+            self.transformer,
+            self.cache(num_frames, page_size=page_size, frame_order=frame_order),
+            requests,
+            eos_token_ids=frozenset() if ignore_eos else config.eos_token_ids,
+            max_model_len=config.max_model_len,
+            tokens_per_step=tokens_per_step,
+        )
+
+    def _with_text(self, run: BatchRun) -> Generator[Token, None, None]:
+        """Yield the tokens of a run with the text that each adds."""
+        with closing(run.tokens()) as tokens:
+            if self.tokenizer is None:
+                yield from tokens
+                return
+            streams = [self.tokenizer.stream() for _ in run.requests]
+            for token in tokens:
+                stream = streams[token.index]
+                text = stream.push(token.token_id)
+                if token.finish_reason is not None:
+                    text += stream.finish()
+                yield replace(token, text=text)

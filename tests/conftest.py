@@ -1,0 +1,40 @@
+"""Options and fixtures of the whole suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pagedref import backends
+from pagedref.contract import DTYPES
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Choose the backend that the conformance suite judges."""
+    parser.addoption("--pagedref-backend", default="numpy", help="backend under test: numpy, cuda or an entry point")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which backend is judged, and what runs it."""
+    name = config.getoption("--pagedref-backend")
+    describe = getattr(backends.get(name), "device", None)
+    return f"pagedref backend: {name}" + (f" ({describe()})" if callable(describe) else "")
+
+
+@pytest.fixture(scope="session")
+def backend_name(request: pytest.FixtureRequest) -> str:
+    """Name of the backend under test."""
+    return str(request.config.getoption("--pagedref-backend"))
+
+
+@pytest.fixture(scope="session")
+def backend(backend_name: str) -> Any:
+    """The backend under test."""
+    return backends.get(backend_name)
+
+
+@pytest.fixture(scope="session")
+def storage_dtypes(backend_name: str) -> tuple[str, ...]:
+    """Storage types of the backend under test."""
+    return DTYPES.get(backend_name, DTYPES["numpy"])["storage"]

@@ -1,0 +1,184 @@
+"""PagedKVCache: a random life of sequences against plain lists, and what happens when something fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+import pagedref.attention as reference
+from pagedref.attention import dense_attention
+from pagedref.cache_spec import CacheSpec
+from pagedref.conformance import assert_exact, assert_state
+from pagedref.errors import ContractError, OutOfFrames
+from pagedref.kv_cache import PagedKVCache
+
+SPEC = CacheSpec(2, 2, 3, page_size=4, v_head_dim=2)
+
+
+def rows(numbers: list[int], dim: int, layer: int) -> Any:
+    """Keys or values that tell which token they belong to."""
+    return np.repeat(np.asarray(numbers, np.float32) + layer / 2, 2 * dim).reshape(-1, 2, dim)
+
+
+class Life(RuleBasedStateMachine):
+    """Every live token is written with its own number; all of them are read back after every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = PagedKVCache(SPEC, 12, poison=True, frame_order=np.random.default_rng(1).permutation(12))
+        self.model: dict[int, list[int]] = {}
+        self.next = 1
+
+    def some(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.model)))
+
+    @rule()
+    def add(self) -> None:
+        self.model[self.cache.add()] = []
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), finish=st.booleans())
+    def step(self, data: st.DataObject, finish: bool) -> None:
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.model)), unique=True, max_size=4))
+        counts = [data.draw(st.integers(0, 6)) for _ in ids]
+        free = self.cache.manager.num_free
+        try:
+            step = self.cache.begin(ids, counts)
+        except OutOfFrames as error:
+            assert error.needed > error.available == free
+            return
+        tokens = list(range(self.next, self.next + sum(counts)))
+        self.next += len(tokens)
+        for layer in range(2):
+            self.cache.append(step, rows(tokens, 3, layer), -rows(tokens, 2, layer), layer=layer)
+        if not finish:
+            self.cache.abort(step)
+            return
+        self.cache.commit(step)
+        for seq, count in zip(ids, counts, strict=True):
+            self.model[seq] += tokens[:count]
+            tokens = tokens[count:]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def fork(self, data: st.DataObject) -> None:
+        parent = self.some(data)
+        self.model[self.cache.fork(parent)] = list(self.model[parent])
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        seq = self.some(data)
+        self.cache.free(seq)
+        del self.model[seq]
+
+    @invariant()
+    def everything_reads_back(self) -> None:
+        self.cache.audit()
+        for seq, tokens in self.model.items():
+            assert self.cache.seq_len(seq) == len(tokens)
+            for layer in range(2):
+                keys, values = self.cache.gather(seq, layer=layer)
+                assert_exact(keys, rows(tokens, 3, layer), f"keys of sequence {seq}")
+                assert_exact(values, -rows(tokens, 2, layer), f"values of sequence {seq}")
+        report = self.cache.memory_report(max_model_len=100)
+        assert report.num_tokens == sum(map(len, self.model.values()))
+        assert report.bytes_contiguous == 100 * len(self.model) * SPEC.bytes_per_token
+
+    def teardown(self) -> None:
+        self.cache.free(sorted(self.model))
+        self.cache.audit()
+        assert self.cache.manager.num_free == 12
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+
+
+def test_attend_takes_the_operation_that_fits() -> None:
+    called: list[str] = []
+
+    class Spy:
+        def __getattr__(self, name: str) -> Any:
+            called.append(name)
+            return getattr(reference, name)
+
+    cache = PagedKVCache(CacheSpec(1, 1, 2, page_size=2), 8, backend=Spy())
+    a, b = cache.add(), cache.add()
+    rng = np.random.default_rng(0)
+    history: dict[int, list[Any]] = {a: [], b: []}
+    for counts, expected in (([3, 1], "paged_prefill"), ([1, 1], "paged_decode")):
+        step = cache.begin([a, b], counts)
+        k, q = (rng.standard_normal((sum(counts), 1, 2)).astype(np.float32) for _ in range(2))
+        called.clear()
+        cache.append(step, k, k)
+        state = cache.attend(step, q)
+        cache.commit(step)
+        assert called == ["append_kv", expected]
+        for seq, begin, end in zip((a, b), step.qo_indptr, step.qo_indptr[1:], strict=False):
+            history[seq] += list(k[begin:end])
+            keys = np.array(history[seq])
+            expected = dense_attention(q[begin:end], keys, keys, with_bound=True)
+            assert_state((state.out[begin:end], state.lse[begin:end]), expected)
+    assert step.positions.tolist() == [3, 1]
+
+
+def test_failed_copy_changes_nothing() -> None:
+    """S26: the backend fails in the copy on write; the books are as before and the next try works."""
+
+    class Broken:
+        broken = True
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "copy_frames" and self.broken:
+                raise RuntimeError("device lost")
+            return getattr(reference, name)
+
+    backend = Broken()
+    cache = PagedKVCache(SPEC, 4, backend=backend, poison=True)
+    parent = cache.add()
+    step = cache.begin([parent], [2])
+    for layer in range(2):
+        cache.append(step, rows([1, 2], 3, layer), rows([1, 2], 2, layer), layer=layer)
+    cache.commit(step)
+    child = cache.fork(parent)
+    before = cache.block_table([parent, child]).copy(), cache.manager.refcount.copy()
+    with pytest.raises(RuntimeError, match="device lost"):
+        cache.begin([child], [1])
+    assert (cache.block_table([parent, child]) == before[0]).all() and (cache.manager.refcount == before[1]).all()
+    cache.audit()
+    backend.broken = False
+    cache.abort(cache.begin([child], [1]))
+    cache.audit()
+
+
+def test_open_steps_are_not_opened_twice() -> None:
+    cache = PagedKVCache(SPEC, 4)
+    seq = cache.add()
+    step = cache.begin([seq], [1])
+    with pytest.raises(ContractError, match="open step"):
+        cache.begin([seq], [1])
+    cache.abort(step)
+    with pytest.raises(ContractError, match="does not fit"):
+        cache.begin([seq], [1, 2])
+    with pytest.raises(ContractError, match=r"layer is out of range, got 2, need 0\.\.1"):
+        cache.append(cache.begin([seq], [1]), rows([1], 3, 0), rows([1], 2, 0), layer=2)
+
+
+def test_report_counts_shared_pages_once() -> None:
+    cache = PagedKVCache(SPEC, 8)
+    seq = cache.add()
+    cache.commit(cache.begin([seq], [6]))
+    alone = cache.memory_report()
+    assert (alone.frames_held, alone.num_pages, alone.bytes_wasted) == (2, 2, 2 * SPEC.bytes_per_token)
+    assert alone.waste == 0.25
+    cache.fork(seq)
+    both = cache.memory_report()
+    assert (both.frames_held, both.num_pages, both.num_tokens) == (2, 4, 12)
+    assert both.bytes_wasted == 2 * SPEC.bytes_per_token
+    assert both.frames_peak == 2
