@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pagedref
@@ -21,11 +23,22 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "docstrings",
+    "mathml",
     "rules",
 ]
+html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(numpy|collections|typing|pathlib)\..*")]  # no inventories of other projects
+
+# The twin's page needs Numba, and in its simulator kernels stay the plain functions that they are. Without Numba the
+# site is built without the docstrings of the twin.
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+try:
+    import_module("pagedref_cuda")
+except ImportError:
+    suppress_warnings = ["autodoc.import_object"]
+    nitpick_ignore_regex.append(("py:.*", r"pagedref_cuda\..*"))
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # types, shapes and ranges stand in the docstrings
@@ -58,4 +71,4 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {page: [] for page in ("index", "semantics", "api", "house", "glossary")}
+html_sidebars = {page: [] for page in ("index", "semantics", "api", "cuda", "house", "faults", "glossary")}

@@ -11,10 +11,9 @@ import numpy as np
 
 from pagedref import addressing
 from pagedref.errors import ContractError
+from pagedref.kv_format import KINDS, KVFormat
 
 __all__ = ["CacheSpec"]
-
-_STORAGE = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,11 @@ class CacheSpec:
     page_size : int
         Positions in one page, >= 1; any number, not only powers of two (S19).
     dtype : str
-        Storage type: ``"float32"`` or ``"float64"``.
+        Kind of stored number, a key of :data:`pagedref.kv_format.KINDS`.
     v_head_dim : int, optional
         Numbers in one value; by default `head_dim`.
+    kv_format : KVFormat, optional
+        Stored form with its scales (S17); takes the place of `dtype`.
 
     Raises
     ------
@@ -58,6 +59,7 @@ class CacheSpec:
     page_size: int
     dtype: str = "float32"
     v_head_dim: int | None = None
+    kv_format: KVFormat | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_kv_heads", "head_dim", "page_size", "v_head_dim"):
@@ -66,10 +68,17 @@ class CacheSpec:
                 continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ContractError(f"CacheSpec: {name} is not a positive integer, got {value!r}, need >= 1")
-        if self.dtype not in _STORAGE:
-            raise ContractError(
-                f"CacheSpec: dtype is not a storage type, got {self.dtype!r}, need one of {', '.join(_STORAGE)}"
-            )
+        if self.kv_format is not None and not isinstance(self.kv_format, KVFormat):
+            raise ContractError(f"CacheSpec: kv_format is no KVFormat, got {self.kv_format!r}, need one or None")
+        if self.kv_format is None and self.dtype not in KINDS:
+            raise ContractError(f"CacheSpec: dtype is no kind, got {self.dtype!r}, need one of {', '.join(KINDS)}")
+        for dim in (self.head_dim, self.value_dim):
+            self.form.stored_dim(dim)
+
+    @property
+    def form(self) -> KVFormat:
+        """The stored form; plain numbers of kind `dtype` unless `kv_format` is given."""
+        return KVFormat(self.dtype) if self.kv_format is None else self.kv_format
 
     @property
     def value_dim(self) -> int:
@@ -77,19 +86,16 @@ class CacheSpec:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of one stored number."""
-        return int(np.dtype(self.dtype).itemsize)
-
-    @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token takes over all layers, keys and values together."""
-        return self.num_layers * self.num_kv_heads * (self.head_dim + self.value_dim) * self.itemsize
+        """Bytes that one token takes over all layers: keys and values, with the scales of its own slot."""
+        dims = (self.head_dim, self.value_dim)
+        return self.num_layers * sum(self.form.bytes_per_token(self.num_kv_heads, dim) for dim in dims)
 
     @property
     def bytes_per_frame(self) -> int:
-        """Bytes of one frame over all layers."""
-        return self.bytes_per_token * self.page_size
+        """Bytes of one frame over all layers, with scales that belong to a frame."""
+        scales = 2 * 4 * self.num_kv_heads * self.num_layers if self.form.granularity == "frame_head" else 0
+        return self.bytes_per_token * self.page_size + scales
 
     def num_pages(self, num_tokens: int) -> int:
         """Return the pages that hold `num_tokens` tokens of one sequence."""

@@ -16,13 +16,18 @@ import numpy.typing as npt
 from pagedref import validate
 from pagedref.addressing import num_pages, page_of
 from pagedref.errors import PageFault
+from pagedref.kv_format import KVFormat
 from pagedref.numerics import accumulator
 from pagedref.options import AttentionOptions, attention_options
+from pagedref.storage import Storage, storage, unpacked
 
 __all__ = ["AttentionCall", "attention_call"]
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+
+_PLAIN = Storage(KVFormat())
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,10 @@ class AttentionCall:
         Query heads per kv head.
     qo_indptr, kv_indptr, kv_indices, kv_lens : arrays of int64
         The metadata, widened (S19); ``kv_lens`` counts the keys of each sequence.
-    masks : list of (array (q_len, kv_len) of bool or None)
+    masks : list of arrays (q_len, kv_len) of bool
         One mask per sequence, or an empty list.
+    keys, values : Storage
+        Stored form of the two caches.
     """
 
     options: AttentionOptions
@@ -51,6 +58,8 @@ class AttentionCall:
     kv_indices: IndexArray
     kv_lens: IndexArray
     masks: list[BoolArray]
+    keys: Storage = _PLAIN
+    values: Storage = _PLAIN
 
     def positions(self, sequence: int) -> IndexArray:
         """Return the absolute positions of the query rows of a sequence (S3)."""
@@ -134,7 +143,11 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
         A page with a visible key is unmapped (S21).
     """
     validate.built(function, backend, keywords)
-    dims = validate.arrays(function, backend, given)
+    form = keywords.get("kv_format")
+    caches = {} if form is None else {name: unpacked(given[name], form) for name in ("k_cache", "v_cache")}
+    seen = {**given, **caches}
+    dims = validate.arrays(function, backend, seen)
+    sides = [storage(function, side, given[f"{side}_cache"], dims, keywords) for side in ("k", "v")]
     group_size = validate.heads(function, dims["num_qo_heads"], dims["num_kv_heads"])
     indptr, frames, kv_lens = validate.csr(
         function,
@@ -145,7 +158,7 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
         dims["page_size"],
     )
     masks: list[BoolArray] = []
-    if function == "paged_decode":
+    if function.endswith("_decode"):
         causal = True
         qo_indptr = np.arange(dims["num_seqs"] + 1, dtype=np.int64)
     else:
@@ -165,7 +178,7 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
         sinks=given.get("sinks"),
         **{name: keywords.get(name) for name in ("sm_scale", "window", "attention_chunk", "softcap")},
     )
-    call = AttentionCall(options, dims, group_size, qo_indptr, indptr, frames, kv_lens, masks)
+    call = AttentionCall(options, dims, group_size, qo_indptr, indptr, frames, kv_lens, masks, *sides)
     if frames.size and frames.min() < 0:
         _refuse_faults(function, call)
     return call

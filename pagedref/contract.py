@@ -8,12 +8,15 @@ the agreement class that stands here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 
+from pagedref.kv_format import KINDS
+
 __all__ = [
     "DTYPES",
+    "EXTENDED_OPERATIONS",
     "NOT_BUILT",
     "OPERATIONS",
     "Agreement",
@@ -101,7 +104,8 @@ _PER_HEAD = (
     Array("sinks", ("num_qo_heads",), "accumulator", "sink logit per query head, -inf = none", optional=True),
 )
 _PAGED = (_K_CACHE, _V_CACHE, *_CSR, *_PER_HEAD)
-_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", "k_scale", "v_scale")
+_STORED = ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero")
+_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", *_STORED)
 
 _TABLE = (
     Operation(
@@ -128,22 +132,22 @@ _TABLE = (
     Operation(
         "append_kv",
         (
-            Array("k", ("num_tokens", "num_kv_heads", "head_dim"), "storage", "new keys"),
-            Array("v", ("num_tokens", "num_kv_heads", "v_head_dim"), "storage", "new values"),
+            Array("k", ("num_tokens", "num_kv_heads", "head_dim"), "query", "new keys"),
+            Array("v", ("num_tokens", "num_kv_heads", "v_head_dim"), "query", "new values"),
             _K_WRITTEN,
             _V_WRITTEN,
             Array("slot_mapping", ("num_tokens",), "index", "slot of each token, -1 = skip"),
         ),
-        ("k_scale", "v_scale"),
+        _STORED,
         Agreement.EXACT,
-        ("S18", "S19", "S22", "S23"),
+        ("S16", "S17", "S18", "S19", "S22", "S23"),
     ),
     Operation(
         "gather_kv",
         (_K_CACHE, _V_CACHE, *_CSR),
-        (),
+        _STORED,
         Agreement.EXACT,
-        ("S19", "S20", "S21", "S23"),
+        ("S16", "S18", "S19", "S20", "S21", "S23"),
     ),
     Operation(
         "copy_frames",
@@ -170,18 +174,72 @@ _TABLE = (
 OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _TABLE})
 """The operations by name."""
 
+_LATENT = (
+    Array("ckv_cache", ("num_frames", "page_size", "rank"), "storage", "latents by frame: values, and keys of q_nope"),
+    Array("kpe_cache", ("num_frames", "page_size", "rope_dim"), "storage", "rotated keys by frame, shared by all heads"),
+    *_CSR,
+    Array("sinks", ("num_qo_heads",), "accumulator", "sink logit per query head, -inf = none", optional=True),
+)
+_LATENT_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap")
+_LATENT_RULES = ("S1", "S2", "S3", "S5", "S7", "S8", "S9", "S11", "S13", "S15", "S19", "S20", "S21", "S23")
+
+
+def _latent_queries(tokens: str) -> tuple[Array, Array, Array]:
+    """Return queries and selection of an operation on latents."""
+    return (
+        Array("q_nope", (tokens, "num_qo_heads", "rank"), "query", "absorbed queries"),
+        Array("q_pe", (tokens, "num_qo_heads", "rope_dim"), "query", "rotated queries"),
+        Array("sparse_positions", (tokens, "top_k"), "index", "keys of each query, -1 = unused", optional=True),
+    )
+
+
+def _ordered(operation: Operation) -> Operation:
+    """Return the operation in ordered arithmetic: the same arguments, float32, equal bits."""
+    arrays = tuple(replace(array, dtype="narrow_query") if array.name == "q" else array for array in operation.arrays)
+    name = operation.name.replace("paged", "ordered")
+    return Operation(name, arrays, (*operation.options, "splits"), Agreement.ORDERED, operation.rules)
+
+
+_EXTENDED = (
+    Operation(
+        "mla_decode",
+        (*_latent_queries("num_seqs"), *_LATENT),
+        _LATENT_OPTIONS,
+        Agreement.BOUND,
+        _LATENT_RULES,
+    ),
+    Operation(
+        "mla_prefill",
+        (
+            *_latent_queries("num_tokens"),
+            Array("qo_indptr", ("num_seqs+1",), "index", "where the tokens of each sequence start in q_nope"),
+            *_LATENT,
+        ),
+        ("causal", "mask", *_LATENT_OPTIONS),
+        Agreement.BOUND,
+        (*_LATENT_RULES, "S4", "S14"),
+    ),
+    _ordered(OPERATIONS["paged_decode"]),
+    _ordered(OPERATIONS["paged_prefill"]),
+)
+
+EXTENDED_OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _EXTENDED})
+"""Operations that a backend may have beside :data:`OPERATIONS`, by name."""
+
 _INDEX = ("int32", "int64")
 
 DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "numpy": {
-            "query": ("float32", "float64"),
-            "storage": ("float32", "float64"),
+            "query": ("float32", "float64", "float16", "bfloat16"),
+            "narrow_query": ("float32", "float16", "bfloat16"),
+            "storage": tuple(kind.dtype.name for kind in KINDS.values()),
             "accumulator": ("float32", "float64"),
             "index": _INDEX,
         },
         "cuda": {
             "query": ("float32",),
+            "narrow_query": ("float32",),
             "storage": ("float32",),
             "accumulator": ("float32",),
             "index": _INDEX,
@@ -192,8 +250,8 @@ DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 NOT_BUILT: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "numpy": frozenset({"k_scale", "v_scale"}),
-        "cuda": frozenset({"k_scale", "v_scale"}),
+        "numpy": frozenset(),
+        "cuda": frozenset(_STORED),
     }
 )
 """Keywords of the contract that a backend does not compute yet; passing one is a ContractError."""

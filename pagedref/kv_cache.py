@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import backends
+from pagedref._pool import FramePool
 from pagedref._step import MemoryReport, Step
 from pagedref.attention.state import AttentionState
 from pagedref.cache_spec import CacheSpec
@@ -39,6 +40,8 @@ class PagedKVCache:
         Order in which fresh frames are handed out.
     poison : bool
         Fill the pool with NaN, and every frame again when it is freed: a read of something that is not live shows.
+    k_scale, v_scale : float or array of float32, optional
+        Scales of a quantised cache that are fixed before the first write (S17).
 
     Raises
     ------
@@ -78,18 +81,15 @@ class PagedKVCache:
         backend: Any = "numpy",
         frame_order: Any = None,
         poison: bool = False,
+        k_scale: Any = None,
+        v_scale: Any = None,
     ) -> None:
         self.spec = spec
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.manager = KVManager(num_frames, spec.page_size, frame_order=frame_order)
         self._poison = poison
         self._peak = 0
-        shape = (spec.num_layers, num_frames, spec.page_size, spec.num_kv_heads)
-        self._k = np.zeros((*shape, spec.head_dim), spec.dtype)  # memory is taken when a frame is first written
-        self._v = np.zeros((*shape, spec.value_dim), spec.dtype)
-        if poison:
-            self._k.fill(np.nan)
-            self._v.fill(np.nan)
+        self._pool = FramePool(spec, num_frames, {"k_scale": k_scale, "v_scale": v_scale}, poison=poison)
 
     def __repr__(self) -> str:
         return f"PagedKVCache({self.spec!r}, {self.manager!r})"
@@ -114,7 +114,7 @@ class PagedKVCache:
         """
         if not 0 <= layer < self.spec.num_layers:
             raise ContractError(f"arrays: layer is out of range, got {layer}, need 0..{self.spec.num_layers - 1}")
-        return self._k[layer], self._v[layer]
+        return self._pool.layer(layer)
 
     def add(self) -> int:
         """Begin a sequence without tokens.
@@ -191,7 +191,7 @@ class PagedKVCache:
         plan = self.manager.reserve(ids, counts)
         if plan.src.size:
             try:
-                self.backend.copy_frames([*self._k, *self._v], plan.src, plan.dst)
+                self.backend.copy_frames(self._pool.frame_arrays(), plan.src, plan.dst)
             except BaseException:
                 self.manager.cancel(plan)
                 raise
@@ -224,7 +224,7 @@ class PagedKVCache:
         layer : int
             Layer.
         """
-        self.backend.append_kv(k, v, *self.arrays(layer), step.slot_mapping)
+        self.backend.append_kv(k, v, *self.arrays(layer), step.slot_mapping, **self._pool.stored(layer))
 
     def attend(self, step: Step, q: Array, *, layer: int = 0, **variants: Any) -> AttentionState:
         """Attend with the new tokens of a step to all tokens of their sequences.
@@ -251,6 +251,7 @@ class PagedKVCache:
         ``paged_prefill``.
         """
         pages = (*self.arrays(layer), step.kv_indptr, step.kv_indices, step.kv_last_page_len)
+        variants |= self._pool.stored(layer)
         if "mask" not in variants and "causal" not in variants and all(count == 1 for count in step.num_tokens):
             state: AttentionState = self.backend.paged_decode(q, *pages, **variants)
         else:
@@ -308,7 +309,7 @@ class PagedKVCache:
         k, v : arrays (tokens, num_kv_heads, dim)
         """
         csr = self.manager.csr([seq_id])
-        k, v = self.backend.gather_kv(*self.arrays(layer), csr.kv_indptr, csr.kv_indices, csr.kv_last_page_len)
+        k, v = self.backend.gather_kv(*self.arrays(layer), *csr, **self._pool.stored(layer))
         return k, v
 
     def memory_report(self, *, max_model_len: int | None = None) -> MemoryReport:
@@ -346,6 +347,4 @@ class PagedKVCache:
     def _poison_freed(self, before: npt.NDArray[np.bool_] | None) -> None:
         """Fill with NaN the frames that were held before and are free now."""
         if before is not None:
-            freed = np.flatnonzero(before & (self.manager.refcount == 0))
-            self._k[:, freed] = np.nan
-            self._v[:, freed] = np.nan
+            self._pool.poison(np.flatnonzero(before & (self.manager.refcount == 0)))

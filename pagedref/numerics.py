@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -23,13 +24,16 @@ TANH_ULPS = 4.0
 """Largest error granted to ``tanh``, in ulp: CUDA's ``tanhf`` states 1, NumPy's stays below 4."""
 
 
+_finfo: Any = ml_dtypes.finfo  # knows the types of NumPy too
+
+
 def unit_roundoff(dtype: npt.DTypeLike) -> float:
     """Return half the distance from 1 to the next larger number.
 
     Parameters
     ----------
     dtype : dtype
-        A binary floating type of NumPy.
+        A binary floating type of NumPy or `ml_dtypes`.
 
     Returns
     -------
@@ -41,7 +45,7 @@ def unit_roundoff(dtype: npt.DTypeLike) -> float:
     >>> unit_roundoff("float32") == 2.0 ** -24
     True
     """
-    return float(np.finfo(dtype).eps) / 2
+    return float(_finfo(dtype).eps) / 2
 
 
 def tiny(dtype: npt.DTypeLike) -> float:
@@ -50,14 +54,14 @@ def tiny(dtype: npt.DTypeLike) -> float:
     Parameters
     ----------
     dtype : dtype
-        A binary floating type of NumPy.
+        A binary floating type of NumPy or `ml_dtypes`.
 
     Returns
     -------
     float
         For float32, 2**-149.
     """
-    return float(np.finfo(dtype).smallest_subnormal)
+    return float(_finfo(dtype).smallest_subnormal)
 
 
 def gamma(terms: float, dtype: npt.DTypeLike) -> float:

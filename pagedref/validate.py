@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.contract import DTYPES, NOT_BUILT, OPERATIONS, Array
+from pagedref.contract import DTYPES, EXTENDED_OPERATIONS, NOT_BUILT, OPERATIONS, Array
 from pagedref.errors import ContractError
 
 __all__ = ["arrays", "built", "copies", "csr", "fail", "heads", "qo_lens", "slots"]
@@ -42,7 +42,8 @@ def fail(function: str, argument: str, wrong: str, got: object, need: str) -> No
 def _parsed(function: str) -> tuple[tuple[Array, tuple[tuple[str, int], ...], str], ...]:
     """Split the shapes of an operation into (name, extra) pairs once: ``"num_seqs+1"`` is ``("num_seqs", 1)``."""
     result = []
-    for spec in OPERATIONS[function].arrays:
+    operation = OPERATIONS[function] if function in OPERATIONS else EXTENDED_OPERATIONS[function]
+    for spec in operation.arrays:
         pairs = [(str(name).removesuffix("+1"), int(str(name).endswith("+1"))) for name in spec.shape]
         text = "(" + ", ".join(map(str, spec.shape)) + ("," if len(spec.shape) == 1 else "") + ")"
         result.append((spec, tuple(pairs), text))
@@ -119,7 +120,7 @@ def built(function: str, backend: str, keywords: Mapping[str, object]) -> None:
     ContractError
         Names the first keyword that is given and not built.
     """
-    for name in NOT_BUILT[backend]:
+    for name in sorted(NOT_BUILT[backend]):
         if keywords.get(name) is not None:
             fail(function, name, f"is not built yet in the {backend} backend", "a value", "None")
 

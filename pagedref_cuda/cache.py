@@ -51,8 +51,11 @@ def append_kv(
     v_cache: Array,
     slot_mapping: Array,
     *,
+    kv_format: object = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> None:
     """Write new keys and values into their slots.
 
@@ -66,7 +69,7 @@ def append_kv(
         The pool; any strides (S23).
     slot_mapping : array (num_tokens,) of int32 or int64
         ``frame * page_size + offset`` of each token (S19); -1 writes nothing (S22).
-    k_scale, v_scale : optional
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
         Scales of a quantised cache; not built yet, must be None.
 
     Raises
@@ -82,7 +85,8 @@ def append_kv(
     """
     _runtime.ensure_available()
     given = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slot_mapping": slot_mapping}
-    validate.built("append_kv", "cuda", {"k_scale": k_scale, "v_scale": v_scale})
+    keywords = {"kv_format": kv_format, "k_scale": k_scale, "v_scale": v_scale, "k_zero": k_zero, "v_zero": v_zero}
+    validate.built("append_kv", "cuda", keywords)
     dims = validate.arrays("append_kv", "cuda", given)
     slots = validate.slots("append_kv", slot_mapping, dims["num_frames"] * dims["page_size"])
     items = dims["num_tokens"] * dims["num_kv_heads"]
@@ -132,7 +136,17 @@ def gather_kv_1(
 
 
 def gather_kv(
-    k_cache: Array, v_cache: Array, kv_indptr: Array, kv_indices: Array, kv_last_page_len: Array
+    k_cache: Array,
+    v_cache: Array,
+    kv_indptr: Array,
+    kv_indices: Array,
+    kv_last_page_len: Array,
+    *,
+    kv_format: object = None,
+    k_scale: Array | float | None = None,
+    v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> tuple[Array, Array]:
     """Read all live keys and values of a batch, sequence after sequence.
 
@@ -142,6 +156,8 @@ def gather_kv(
         The pool.
     kv_indptr, kv_indices, kv_last_page_len : arrays of int32 or int64
         The pages of the batch (S20).
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+        A quantised cache; not built yet, must be None.
 
     Returns
     -------
@@ -164,6 +180,8 @@ def gather_kv(
     Mutates: nothing. Agreement: EXACT. Twin: ``pagedref.attention.gather_kv``.
     """
     _runtime.ensure_available()
+    keywords = {"kv_format": kv_format, "k_scale": k_scale, "v_scale": v_scale, "k_zero": k_zero, "v_zero": v_zero}
+    validate.built("gather_kv", "cuda", keywords)
     given = {
         "k_cache": k_cache,
         "v_cache": v_cache,

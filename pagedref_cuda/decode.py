@@ -98,8 +98,11 @@ def paged_decode(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    kv_format: object = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> AttentionState:
     """Attend with one query token per sequence, the last of its sequence.
 
@@ -131,7 +134,7 @@ def paged_decode(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,) of float32, optional
         One more logit per head, without a value (S11).
-    k_scale, v_scale : optional
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
         Scales of a quantised cache; not built yet, must be None.
 
     Returns
@@ -170,8 +173,11 @@ def paged_decode(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
+        "k_zero": k_zero,
+        "v_zero": v_zero,
     }
     call = attention_call("paged_decode", "cuda", arrays, keywords)
     num_seqs, num_qo_heads = call.dims["num_seqs"], call.dims["num_qo_heads"]

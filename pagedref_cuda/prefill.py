@@ -119,8 +119,11 @@ def paged_prefill(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    kv_format: object = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> AttentionState:
     """Attend with any number of query tokens per sequence, the last ones of it.
 
@@ -159,7 +162,7 @@ def paged_prefill(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,) of float32, optional
         One more logit per head, without a value (S11).
-    k_scale, v_scale : optional
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
         Scales of a quantised cache; not built yet, must be None.
 
     Returns
@@ -201,8 +204,11 @@ def paged_prefill(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
+        "k_zero": k_zero,
+        "v_zero": v_zero,
     }
     call = attention_call("paged_prefill", "cuda", arrays, keywords)
     num_tokens, num_qo_heads = call.dims["num_tokens"], call.dims["num_qo_heads"]

@@ -1,6 +1,7 @@
-"""Turn rule numbers into links: ``S5`` in prose, and ``:law:`L3``` where a law is meant.
+"""Turn numbers into links: the rule ``S5`` and the fault ``P08`` in prose, and ``:law:`L3``` where a law is meant.
 
-The pages of rules (semantics.rst) carry one label for each number. A number that no rule has is a warning.
+The pages of rules and faults (semantics.rst, faults.rst) carry one label for each number. A number without a label is
+a warning. ``:report:`owner/name#12``` links to a public report.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-RULE = re.compile(r"\bS[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:S[1-9][0-9]?|P[0-9]{2})\b")
 NOT_IN = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, nodes.doctest_block, addnodes.pending_xref)
 
 
@@ -52,8 +53,15 @@ def law(name: str, rawtext: str, text: str, lineno: int, inliner: Any, options: 
     return [link(text, inliner.document.settings.env.docname)], []
 
 
+def report(name: str, rawtext: str, text: str, lineno: int, inliner: Any, *_: Any, **__: Any) -> Any:
+    """Link to an issue or pull request: ``:report:`owner/name#12```."""
+    repository, _, number = text.partition("#")
+    return [nodes.reference(rawtext, text, refuri=f"https://github.com/{repository}/issues/{number}")], []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(LinkRules)
     app.add_role("law", law)
     app.add_role("rule", law)
+    app.add_role("report", report)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.numerics import EXP_ULPS, LOG_ULPS, TANH_ULPS, gamma, unit_roundoff
+from pagedref.numerics import EXP_ULPS, LOG_ULPS, TANH_ULPS, gamma, tiny, unit_roundoff
 from pagedref.options import AttentionOptions
 
 __all__ = ["Arithmetic", "score_error", "state_bounds"]
@@ -34,11 +34,14 @@ class Arithmetic:
         How often a partial sum may be multiplied by a new ``exp`` of a difference of maxima; by default once a key.
     merges : int
         How often a state passes through ``merge_states`` on the way (splits, sinks).
+    out_dtype : str
+        Type to which the output is rounded in the end.
     """
 
     dtype: str = "float32"
     rescales: int | None = None
     merges: int = 2
+    out_dtype: str = "float64"
 
 
 def score_error(
@@ -73,12 +76,13 @@ def score_error(
     """
     unit = unit_roundoff(rounding.dtype)
     underflow = (head_dim + 2) * float(np.finfo(rounding.dtype).tiny)
-    # head_dim products and sums; sm_scale itself is rounded, and the product with it
-    error = gamma(head_dim + 3, rounding.dtype) * magnitude + underflow
+    # head_dim products and sums; sm_scale itself is rounded, and the product with it; likewise the scale of a key
+    error = gamma(head_dim + 5, rounding.dtype) * magnitude + underflow
     scores = raw
     if options.softcap is not None:  # the slope of the cap is at most 1; divide, tanh, multiply
         scores = options.softcap * np.tanh(raw / options.softcap)
         error = error + unit * (3 + 2 * TANH_ULPS) * np.minimum(options.softcap, np.abs(raw) + error)
+        error = error + 2 * options.softcap * tiny(rounding.dtype)  # a quotient that underflows
     if options.alibi_slopes is not None:  # slope rounded, product rounded, sum rounded
         bias = np.abs(options.alibi_slopes[:, None] * distance)
         error = error + unit * (2 * bias + np.abs(scores) + error + bias) * (1 + 4 * unit)
@@ -128,7 +132,7 @@ def state_bounds(
     size = np.abs(lse)[:, None] + np.log(keys + 1) + 1
     per_merge = unit * size * (4 + 2 * LOG_ULPS) + exp_error
     relative = np.expm1(exponent + (rescales + 1) * (exp_error + 2 * unit) + rounding.merges * per_merge)
-    sums = gamma(keys + rescales + 3 * rounding.merges + 2, rounding.dtype)
+    sums = gamma(keys + rescales + 3 * rounding.merges + 4, rounding.dtype)  # the scale of a value among them
     factor = (1 + relative) * (1 + sums) - 1  # of each term w_j v_j, and of each w_j
     flush = 2 * keys * float(np.finfo(rounding.dtype).tiny)  # weights that underflow, against a largest one of 1
 
@@ -140,6 +144,8 @@ def state_bounds(
         logarithm = np.log(keys + 1) + 1
         lse_bound = total / small + (1 + rounding.merges) * unit * (2 * LOG_ULPS * logarithm + 2 * np.abs(lse))
         lse_bound = lse_bound * (1 + 4 * unit)
+    last = unit_roundoff(rounding.out_dtype)
+    out_bound = out_bound * (1 + last) + last * np.abs(out) + tiny(rounding.out_dtype)
     if np.dtype(rounding.dtype) == np.float64:  # the oracle rounds as much as the backend does
         out_bound, lse_bound = 2 * out_bound, 2 * lse_bound
     out_bound = np.where(np.isfinite(out), np.where(np.isnan(out_bound), np.inf, out_bound), 0)

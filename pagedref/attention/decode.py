@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pagedref.attention.state import AttentionState
 from pagedref.attention.tiles import attend
 from pagedref.call import attention_call
+from pagedref.kv_format import KVFormat
 
 __all__ = ["paged_decode"]
 
@@ -31,8 +32,11 @@ def paged_decode(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> AttentionState:
     """Attend with one query token per sequence, the last of its sequence.
 
@@ -40,11 +44,11 @@ def paged_decode(
 
     Parameters
     ----------
-    q : array (num_seqs, num_qo_heads, head_dim) of float32 or float64
+    q : array (num_seqs, num_qo_heads, head_dim) of float32, float64, float16 or bfloat16
         Queries.
-    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32 or float64
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of a storage type
         Keys; any strides (S23).
-    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32 or float64
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of a storage type
         Values.
     kv_indptr : array (num_seqs + 1,) of int32 or int64
         Where the pages of each sequence start in `kv_indices`.
@@ -64,8 +68,8 @@ def paged_decode(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,), optional
         One more logit per head, without a value (S11).
-    k_scale, v_scale : optional
-        Scales of a quantised cache; not built yet, must be None.
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+        The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
     Returns
     -------
@@ -115,8 +119,11 @@ def paged_decode(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
+        "k_zero": k_zero,
+        "v_zero": v_zero,
     }
     call = attention_call("paged_decode", "numpy", arrays, keywords)
     return attend(call, np.asarray(q), k_cache, v_cache)

@@ -12,6 +12,7 @@ from pagedref.attention.decode import Window
 from pagedref.attention.state import AttentionState
 from pagedref.attention.tiles import attend
 from pagedref.call import attention_call
+from pagedref.kv_format import KVFormat
 
 __all__ = ["paged_prefill"]
 
@@ -35,8 +36,11 @@ def paged_prefill(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
+    k_zero: Array | None = None,
+    v_zero: Array | None = None,
 ) -> AttentionState:
     """Attend with any number of query tokens per sequence, the last ones of it.
 
@@ -45,13 +49,13 @@ def paged_prefill(
 
     Parameters
     ----------
-    q : array (num_tokens, num_qo_heads, head_dim) of float32 or float64
+    q : array (num_tokens, num_qo_heads, head_dim) of float32, float64, float16 or bfloat16
         Queries, sequence after sequence.
     qo_indptr : array (num_seqs + 1,) of int32 or int64
         Where the rows of each sequence start in `q`; a sequence may have none.
-    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32 or float64
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of a storage type
         Keys; any strides (S23).
-    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32 or float64
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of a storage type
         Values.
     kv_indptr : array (num_seqs + 1,) of int32 or int64
         Where the pages of each sequence start in `kv_indices`.
@@ -75,8 +79,8 @@ def paged_prefill(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,), optional
         One more logit per head, without a value (S11).
-    k_scale, v_scale : optional
-        Scales of a quantised cache; not built yet, must be None.
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+        The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
     Returns
     -------
@@ -127,8 +131,11 @@ def paged_prefill(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
+        "k_zero": k_zero,
+        "v_zero": v_zero,
     }
     call = attention_call("paged_prefill", "numpy", arrays, keywords)
     return attend(call, np.asarray(q), k_cache, v_cache)

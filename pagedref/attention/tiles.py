@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import threading
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagedref.attention import parallel
+from pagedref.attention.reader import Reader, TileReader, scratch_bytes
 from pagedref.attention.state import AttentionState, add_sinks
 from pagedref.attention.variants import score_modifiers
 from pagedref.attention.view import RowView
 from pagedref.call import AttentionCall
 from pagedref.numerics import accumulator
 
-__all__ = ["TileReader", "attend", "attend_rows", "rows_per_tile", "tokens_per_tile"]
+__all__ = ["attend", "attend_rows", "rows_per_tile", "tokens_per_tile"]
 
 Array = npt.NDArray[Any]
 
@@ -34,6 +34,18 @@ _SCORE_BYTES = 1 << 22
 
 def tokens_per_tile(num_kv_heads: int, head_dim: int, itemsize: int) -> int:
     """Return how many tokens make a tile: about one MiB of keys, a matter of geometry alone.
+
+    Parameters
+    ----------
+    num_kv_heads, head_dim : int
+        Heads, and the larger of the two head dimensions.
+    itemsize : int
+        Bytes of a number.
+
+    Returns
+    -------
+    int
+        16 to 1024.
 
     Examples
     --------
@@ -47,81 +59,24 @@ def tokens_per_tile(num_kv_heads: int, head_dim: int, itemsize: int) -> int:
 def rows_per_tile(num_qo_heads: int, tile_tokens: int, itemsize: int) -> int:
     """Return how many query rows are attended together: about four MiB of scores.
 
+    Parameters
+    ----------
+    num_qo_heads, tile_tokens : int
+        Scores of one row and one tile.
+    itemsize : int
+        Bytes of a score.
+
+    Returns
+    -------
+    int
+        1 or more.
+
     Examples
     --------
     >>> rows_per_tile(32, 256, 4)
     128
     """
     return max(1, _SCORE_BYTES // (num_qo_heads * tile_tokens * itemsize))
-
-
-def _as_frames(cache: Array) -> tuple[Array, int] | None:
-    """Return a contiguous view in which frame f is entry ``f * step``, if the strides allow one (S23).
-
-    All layers in one buffer, or K beside V, make a frame axis whose stride is a whole number of pages; NumPy's ``take``
-    would copy such a cache as a whole.
-    """
-    if cache.flags.c_contiguous:
-        return cache, 1
-    page = cache[0]
-    stride = cache.strides[0]
-    if not page.flags.c_contiguous or page.nbytes == 0 or stride <= 0 or stride % page.nbytes:
-        return None
-    step = stride // page.nbytes
-    shape = ((cache.shape[0] - 1) * step + 1, *cache.shape[1:])
-    return np.lib.stride_tricks.as_strided(cache, shape, (page.nbytes, *cache.strides[1:]), writeable=False), step
-
-
-class TileReader:
-    """Read the pages of one cache, a tile at a time, into a buffer that stays in the cache of a core.
-
-    Parameters
-    ----------
-    cache : array (num_frames, page_size, num_kv_heads, dim)
-        Keys or values; any strides.
-    scratch : array of bytes
-        At least :meth:`scratch_bytes` long; keys and values may share it, one after the other.
-    """
-
-    def __init__(self, cache: Array, scratch: Array) -> None:
-        self._cache = cache
-        self._scratch = scratch
-        self._frames = _as_frames(cache)
-
-    @staticmethod
-    def scratch_bytes(cache: Array, tile_pages: int) -> int:
-        """Return the bytes of buffer that a tile takes."""
-        return tile_pages * prod(cache.shape[1:]) * cache.itemsize
-
-    def read(self, frames: Array, stop: int, dtype: np.dtype[Any]) -> Array:
-        """Return the first `stop` tokens of the pages that lie in `frames`, one page after the other.
-
-        Parameters
-        ----------
-        frames : array (pages,) of int64
-            All mapped.
-        stop : int
-            Live tokens of these pages; what lies behind is copied but never computed with.
-        dtype : dtype
-            Accumulator type.
-
-        Returns
-        -------
-        array (stop, num_kv_heads, dim)
-            Valid until the next read into the same buffer.
-        """
-        _, page_size, num_kv_heads, dim = self._cache.shape
-        shape = (len(frames), page_size, num_kv_heads, dim)
-        count = len(frames) * page_size * num_kv_heads * dim
-        buffer = self._scratch[: count * self._cache.itemsize].view(self._cache.dtype).reshape(shape)
-        if self._frames is not None:
-            view, step = self._frames
-            view.take(frames * step if step != 1 else frames, axis=0, out=buffer, mode="clip")  # clip: no hidden copy
-        else:
-            for page, frame in enumerate(frames):
-                buffer[page] = self._cache[frame]
-        tokens = buffer.reshape(-1, num_kv_heads, dim)[:stop]  # (stop, num_kv_heads, dim)
-        return tokens.astype(dtype, copy=False)
 
 
 def _weighted_values(weights: Array, values: Array, hidden: Array | None) -> Array:
@@ -177,7 +132,7 @@ def attend_rows(
     first_row: int,
     stop_row: int,
     query: Array,
-    readers: tuple[TileReader, TileReader],
+    readers: tuple[Reader, Reader],
     tile_pages: int,
 ) -> AttentionState:
     """Attend with some query rows of one sequence.
@@ -190,7 +145,7 @@ def attend_rows(
         The sequence and its rows.
     query : array (rows, num_qo_heads, head_dim)
         Those rows.
-    readers : pair of TileReader
+    readers : pair of Reader
         Keys and values.
     tile_pages : int
         Pages in a tile.
@@ -213,8 +168,11 @@ def attend_rows(
     frames = call.kv_indices[call.kv_indptr[sequence] + view.pages]
     modifiers = score_modifiers(call.options, num_kv_heads)
 
+    sides = call.keys.whole, call.values.whole
     grouped = query.reshape(rows, num_kv_heads, group, -1).transpose(1, 0, 2, 3)  # (num_kv_heads, rows, group, dim)
     scaled = np.multiply(grouped, dtype.type(call.options.sm_scale), dtype=dtype, order="C")
+    if sides[0] is not None:
+        scaled *= sides[0].reshape(-1, 1, 1, 1)  # one factor of all keys of a head
     scaled = scaled.reshape(num_kv_heads, rows * group, -1)  # (num_kv_heads, rows * group, head_dim)
     top = np.full((num_kv_heads, rows * group, 1), lowest, dtype)
     total = np.zeros_like(top)
@@ -222,7 +180,10 @@ def attend_rows(
     for first in range(0, len(frames), tile_pages):
         tile = frames[first : first + tile_pages]
         live = view.live_tokens(first, first + len(tile))
-        scores = _scores(scaled, readers[0].read(tile, live, dtype))  # (num_kv_heads, rows * group, live)
+        keys, key_scale = readers[0].read(tile, live)
+        scores = _scores(scaled, keys)  # (num_kv_heads, rows * group, live)
+        if key_scale is not None:
+            scores *= key_scale.T[:, None]
         by_row = scores.reshape(num_kv_heads, rows, group, live)
         for modify in modifiers:
             modify(by_row, view.positions, view.key_positions(first, live))
@@ -239,7 +200,11 @@ def attend_rows(
         if hidden is not None:
             np.copyto(weights, 0, where=hidden)  # a NaN maximum stays with the rows that see it
         tile_total = np.add.reduce(weights, axis=-1, keepdims=True)
-        values = readers[1].read(tile, live, dtype)
+        values, value_scale = readers[1].read(tile, live)
+        if value_scale is not None:
+            weights *= value_scale.T[:, None]
+            if hidden is not None:
+                np.copyto(weights, 0, where=hidden)
         product = _weighted_values(weights, values.transpose(1, 0, 2), hidden)
         if first:
             rescale = np.exp(top - new_top)
@@ -248,6 +213,8 @@ def attend_rows(
         else:
             total, mean = tile_total, product
         top = new_top
+    if sides[1] is not None:
+        mean *= sides[1].reshape(-1, 1, 1)
     lse = top + np.log(total)  # -inf where total is 0
     out = np.divide(mean, total, out=np.zeros_like(mean), where=total != 0)
     out = out.reshape(num_kv_heads, rows, group, -1).transpose(1, 0, 2, 3).reshape(rows, num_kv_heads * group, -1)
@@ -286,18 +253,19 @@ def attend(call: AttentionCall, q: Array, k_cache: Array, v_cache: Array) -> Att
         ``out`` in the type of `q`, ``lse`` in the accumulator type.
     """
     dims = call.dims
-    itemsize = max(k_cache.itemsize, v_cache.itemsize)
+    dtype = accumulator(q.dtype)
+    itemsize = dtype.itemsize  # a tile is what is multiplied, however it is stored
     width = max(dims["head_dim"], dims["v_head_dim"])
     tile_tokens = tokens_per_tile(dims["num_kv_heads"], width, itemsize)
     tile_pages = max(1, tile_tokens // dims["page_size"])
     rows = rows_per_tile(dims["num_qo_heads"], tile_pages * dims["page_size"], itemsize)
-    size = max(TileReader.scratch_bytes(cache, tile_pages) for cache in (k_cache, v_cache))
+    size = scratch_bytes((k_cache, v_cache), (call.keys, call.values), tile_pages)
     out = np.empty((q.shape[0], dims["num_qo_heads"], dims["v_head_dim"]), q.dtype)
-    lse = np.empty(q.shape[:2], np.float64 if q.dtype == np.float64 else np.float32)
+    lse = np.empty(q.shape[:2], dtype)
 
     pieces: list[tuple[int, int, int]] = []
     sizes: list[int] = []
-    bytes_per_token = dims["num_kv_heads"] * (dims["head_dim"] + dims["v_head_dim"]) * itemsize
+    bytes_per_token = dims["num_kv_heads"] * (dims["head_dim"] + dims["v_head_dim"]) * itemsize  # once read
     starts = call.qo_indptr.tolist()
     for sequence, (begin, end) in enumerate(pairwise(starts)):
         for first in range(0, end - begin, rows):
@@ -307,7 +275,10 @@ def attend(call: AttentionCall, q: Array, k_cache: Array, v_cache: Array) -> Att
     def work(piece: int) -> None:
         sequence, first, stop = pieces[piece]
         scratch = _scratch(size)
-        readers = TileReader(k_cache, scratch), TileReader(v_cache, scratch)
+        readers = (
+            TileReader(k_cache, call.keys, dtype, scratch),
+            TileReader(v_cache, call.values, dtype, scratch),
+        )
         begin = int(call.qo_indptr[sequence])
         with np.errstate(all="ignore"):  # a thread has its own
             state = attend_rows(call, sequence, first, stop, q[begin + first : begin + stop], readers, tile_pages)

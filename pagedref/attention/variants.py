@@ -69,7 +69,7 @@ def score_modifiers(options: AttentionOptions, num_kv_heads: int) -> list[ScoreM
     [0.92423, 2.0]
     """
     modifiers = []
-    if options.softcap is not None:
+    if options.softcap is not None and options.softcap < np.finfo(np.float32).max:  # beyond, it is off (L13)
         modifiers.append(_softcap(options.softcap))
     if options.alibi_slopes is not None:
         modifiers.append(_alibi(options.alibi_slopes, num_kv_heads))

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from pagedref.conformance.agreement import assert_bound, assert_exact, assert_state
+from pagedref.conformance.agreement import assert_bound, assert_exact, assert_state, bound_fraction
 from pagedref.conformance.cases import PagedCase, make_case, oracle
 from pagedref.conformance.checks import CHECKS
 from pagedref.conformance.mutants import MUTANTS
 
-__all__ = ["CHECKS", "MUTANTS", "PagedCase", "assert_bound", "assert_exact", "assert_state", "make_case", "oracle"]
+__all__ = [
+    "CHECKS",
+    "MUTANTS",
+    "PagedCase",
+    "assert_bound",
+    "assert_exact",
+    "assert_state",
+    "bound_fraction",
+    "make_case",
+    "oracle",
+]

@@ -12,6 +12,8 @@ import numpy.typing as npt
 from pagedref.addressing import last_page_len, num_pages, offset_of, page_of
 from pagedref.attention.bounds import Arithmetic
 from pagedref.attention.dense import DenseState, dense_attention
+from pagedref.attention.quantize import dequantize, quantize
+from pagedref.kv_format import KINDS, KVFormat
 
 __all__ = ["PagedCase", "make_case", "oracle"]
 
@@ -36,6 +38,8 @@ class PagedCase:
         What is live, by sequence.
     keywords : dict
         Keywords of the call; `mask` is a list of arrays.
+    stored : dict
+        Format, scales and zero points of the caches.
     """
 
     q: Array
@@ -48,6 +52,7 @@ class PagedCase:
     keys: list[Array]
     values: list[Array]
     keywords: dict[str, Any] = field(default_factory=dict)
+    stored: dict[str, Any] = field(default_factory=dict)
 
     @property
     def pages(self) -> tuple[Array, Array, Array, Array, Array]:
@@ -56,11 +61,11 @@ class PagedCase:
 
     def decode(self, backend: Any) -> Any:
         """Run ``paged_decode``."""
-        return backend.paged_decode(self.q, *self.pages, **self.keywords)
+        return backend.paged_decode(self.q, *self.pages, **self.keywords, **self.stored)
 
     def prefill(self, backend: Any) -> Any:
         """Run ``paged_prefill``."""
-        return backend.paged_prefill(self.q, self.qo_indptr, *self.pages, **self.keywords)
+        return backend.paged_prefill(self.q, self.qo_indptr, *self.pages, **self.keywords, **self.stored)
 
     def using(self, **keywords: Any) -> PagedCase:
         """Return the case with other keywords."""
@@ -97,6 +102,7 @@ def make_case(
     head_dim: int = 8,
     v_head_dim: int | None = None,
     dtype: str = "float32",
+    form: KVFormat | None = None,
     poison: float = float("nan"),
     spare_frames: int = 3,
     spread: float = 1.0,
@@ -113,9 +119,11 @@ def make_case(
     page_size, num_kv_heads, group_size, head_dim, v_head_dim : int
         Geometry.
     dtype : str
-        Type of queries and cache.
+        Type of queries, and of the cache unless `form` is given.
+    form : KVFormat, optional
+        Stored form of the cache.
     poison : float
-        What lies in every slot without a live token.
+        What lies in every slot without a live token; NaN stands for the largest code in integers.
     spare_frames : int
         Frames that belong to nobody.
     spread : float
@@ -133,31 +141,67 @@ def make_case(
     kv_indptr = np.concatenate([[0], np.cumsum(counts)])
     num_frames = int(kv_indptr[-1]) + spare_frames
     order = np.random.default_rng([seed, 1]).permutation(num_frames)[: kv_indptr[-1]]
-    k_cache = np.full((num_frames, page_size, num_kv_heads, head_dim), poison, dtype)
-    v_cache = np.full((num_frames, page_size, num_kv_heads, v_head_dim), poison, dtype)
-    queries, keys, values = [], [], []
+    form = form or KVFormat.of(dtype)
+    heads = (num_frames, page_size, num_kv_heads)
+    pools = [_Pool(form, heads, dim, poison, seed) for dim in (head_dim, v_head_dim)]
+    queries: list[Array] = []
+    keys: list[Array] = []
+    values: list[Array] = []
     for sequence, (q_len, kv_len) in enumerate(zip(q_lens, kv_lens, strict=True)):
         rng = np.random.default_rng([seed, 2, sequence])
-        keys.append(rng.standard_normal((kv_len, num_kv_heads, head_dim)).astype(dtype))
-        values.append(rng.standard_normal((kv_len, num_kv_heads, v_head_dim)).astype(dtype))
-        queries.append((spread * rng.standard_normal((q_len, num_kv_heads * group_size, head_dim))).astype(dtype))
         positions = np.arange(kv_len)
-        frames = order[kv_indptr[sequence] + page_of(positions, page_size)]
-        k_cache[frames, offset_of(positions, page_size)] = keys[-1]
-        v_cache[frames, offset_of(positions, page_size)] = values[-1]
+        frames, offsets = order[kv_indptr[sequence] + page_of(positions, page_size)], offset_of(positions, page_size)
+        for pool, dim, live in zip(pools, (head_dim, v_head_dim), (keys, values), strict=True):
+            live.append(pool.write(rng.standard_normal((kv_len, num_kv_heads, dim)), frames, offsets))
+        queries.append((spread * rng.standard_normal((q_len, num_kv_heads * group_size, head_dim))).astype(dtype))
+    stored: dict[str, Any] = {}
+    if form != KVFormat.of(form.dtype) or form.integer:
+        stored["kv_format"] = form
+        for side, pool in zip("kv", pools, strict=True):
+            stored |= {f"{side}_{name}": x for name, x in (("scale", pool.scale), ("zero", pool.zero)) if x is not None}
     empty = np.zeros((0, num_kv_heads * group_size, head_dim), dtype)
     return PagedCase(
         q=np.concatenate([*queries, empty]),
         qo_indptr=np.concatenate([[0], np.cumsum(q_lens, dtype=np.int64)]).astype(np.int32),
-        k_cache=k_cache,
-        v_cache=v_cache,
+        k_cache=pools[0].cache,
+        v_cache=pools[1].cache,
         kv_indptr=kv_indptr.astype(np.int32),
         kv_indices=order.astype(np.int32),
         kv_last_page_len=np.asarray(last_page_len(np.asarray(kv_lens, np.int64), page_size), np.int32).reshape(-1),
         keys=keys,
         values=values,
         keywords=keywords,
+        stored=stored,
     )
+
+
+class _Pool:
+    """One cache with its scales, poisoned, and the way into it."""
+
+    def __init__(self, form: KVFormat, heads: tuple[int, int, int], dim: int, poison: float, seed: int) -> None:
+        self.form = form
+        shape = form.scale_shape(*heads, dim)
+        code = poison if not form.integer else 0x77 if np.isnan(poison) else 0
+        self.cache: Array = np.full((*heads, form.stored_dim(dim)), code, form.dtype)
+        self.scale: Array | None = None
+        self.zero: Array | None = None
+        if shape is not None and form.computed:
+            self.scale = np.full(shape, poison, np.float32)
+            self.zero = self.scale.copy() if form.zero_point else None
+        elif shape is not None:
+            base = 3.0 / min(KINDS[form.kind].largest, 448.0)
+            self.scale = (base * np.random.default_rng([seed, 3]).uniform(0.8, 1.5, shape)).astype(np.float32)
+
+    def write(self, numbers: Array, frames: Array, offsets: Array) -> Array:
+        """Store rows, and return what they are read as."""
+        scale = self.scale if self.scale is None or self.scale.ndim < 2 else self.scale[frames]
+        row = quantize(numbers, self.form, None if self.form.computed else scale)
+        self.cache[frames, offsets] = row.stored
+        if self.form.computed and self.scale is not None:
+            self.scale[frames, offsets], scale = row.scale, row.scale
+            if self.zero is not None:
+                self.zero[frames, offsets] = row.zero
+        return dequantize(row.stored, self.form, scale, row.zero)
 
 
 def oracle(case: PagedCase) -> DenseState:
@@ -179,7 +223,8 @@ def oracle(case: PagedCase) -> DenseState:
         rows = case.q[case.qo_indptr[sequence] : case.qo_indptr[sequence + 1]]
         if case.keywords.get("mask") is not None:
             keywords["mask"] = case.keywords["mask"][sequence]
-        arithmetic = Arithmetic(dtype="float64" if case.q.dtype == np.float64 else "float32")
+        wide = case.q.dtype == np.float64
+        arithmetic = Arithmetic(dtype="float64" if wide else "float32", out_dtype=case.q.dtype.name)
         parts.append(dense_attention(rows, keys, values, with_bound=True, arithmetic=arithmetic, **keywords))
     if not parts:
         shape = (0, case.q.shape[1], case.v_cache.shape[3])

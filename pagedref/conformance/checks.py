@@ -217,6 +217,20 @@ def variants(backend: Any, dtype: str) -> None:
         assert_state(case.prefill(backend), oracle(case), f"prefill with {', '.join(keywords)}")
 
 
+def limits_change_nothing(backend: Any, dtype: str) -> None:
+    """L13: window as long as the sequence, softcap without end, slope 0 and sink -inf are as if not given."""
+    plain = make_case(23, [3, 1], [9, 4], dtype=dtype)
+    expected = plain.prefill(backend)
+    zeros, none = np.zeros(4, dtype), np.full(4, -np.inf, dtype)
+    for keywords in ({"window": 9}, {"alibi_slopes": zeros}, {"sinks": none}, {"attention_chunk": 9}):
+        result = plain.using(**keywords).prefill(backend)
+        what = f"with {next(iter(keywords))} at its limit"
+        assert_exact(np.asarray(result.out), np.asarray(expected.out), f"output {what}")
+        assert_exact(np.asarray(result.lse), np.asarray(expected.lse), f"lse {what}")
+    for cap in (1e6, 1e30, 1e39, 1e300):
+        assert_state(plain.using(softcap=cap).prefill(backend), oracle(plain.using(softcap=cap)), f"softcap {cap}")
+
+
 def variants_together(backend: Any, dtype: str) -> None:
     """Everything at once, also where no key is visible; and decode with it."""
     sinks = np.array([0.5, -1.0, 2.0, -np.inf]).astype(dtype)
@@ -264,6 +278,7 @@ CHECKS: dict[str, Check] = {
         chunks_make_the_whole,
         strides_change_no_bit,
         variants,
+        limits_change_nothing,
         variants_together,
         holes_are_not_read,
         *cache_checks.CHECKS,

@@ -66,7 +66,7 @@ def _entry(name: str, at: int, value: int) -> Callable[[PagedCase], Any]:
 _ATTENTION = (
     _Refusal("heads that do not divide", _with(q=lambda case: case.q[:, :3]), ("paged_prefill: q", "3 / 2", "S12")),
     _Refusal("another head size", _with(q=lambda case: case.q[:, :, :5]), ("k_cache", "head_dim = 5")),
-    _Refusal("half precision", _with(q=lambda case: case.q.astype(np.float16)), ("q has the wrong type", "float16")),
+    _Refusal("integer queries", _with(q=lambda case: case.q.astype(np.int32)), ("q has the wrong type", "int32")),
     _Refusal("a table out of range", _with(kv_indices=_entry("kv_indices", 1, 999)), ("kv_indices", "999", "S21")),
     _Refusal("a frame of -2", _with(kv_indices=_entry("kv_indices", 1, -2)), ("kv_indices", "-2", "S21")),
     _Refusal("a last page too long", _with(kv_last_page_len=_entry("kv_last_page_len", 0, 5)), ("5", "1..4", "S20")),
@@ -81,7 +81,7 @@ _ATTENTION = (
     _Refusal("a softcap of NaN", _keywords(softcap=float("nan")), ("softcap", "S2")),
     _Refusal("a scale of infinity", _keywords(sm_scale=float("inf")), ("sm_scale", "S1")),
     _Refusal("a causal that is no boolean", _keywords(causal=1), ("causal", "S14")),
-    _Refusal("a scale of a quantised cache", _keywords(k_scale=1.0), ("k_scale", "is not built yet")),
+    _Refusal("a scale of 0", _keywords(k_scale=0.0), ("paged_prefill: k_scale",)),
     _Refusal("a mask of another size", _keywords(mask=np.ones(5, bool)), ("mask", "S14")),
     _Refusal("a mask of numbers", _keywords(mask=np.ones(24, np.int8)), ("mask", "bool")),
     _Refusal("two sinks for four heads", _keywords(sinks=np.zeros(2, np.float32)), ("sinks", "num_qo_heads = 4")),

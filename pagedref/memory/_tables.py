@@ -123,6 +123,23 @@ class TableStore:
         index = np.repeat(last, counts) - concat_ranges(np.zeros(rows.size, dtype=np.int64), counts)
         return index, frames_of(self.entries.reshape(-1)[index])
 
+    def above(self, index: Int64Array) -> Int64Array:
+        """Return the frame of the page before each entry, -1 for a first page and after a hole.
+
+        Parameters
+        ----------
+        index : int64 array (n,)
+            Where the entries lie in the flat store.
+
+        Returns
+        -------
+        int64 array (n,)
+        """
+        first = index % self.entries.shape[1] == 0
+        frames = frames_of(self.entries.reshape(-1)[index - ~first])
+        frames[first] = -1
+        return frames
+
     def cut(self, rows: Int64Array, keep: Any, index: Int64Array) -> None:
         """Unmap what `tail` found.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,22 +33,31 @@ class MemoryViews:
 
     Parameters
     ----------
-    num_frames, page_size, frame_order
-        See `KVManager`.
+    num_frames, page_size, frame_order, policy, on_evict
+        See `KVManager` and `FrameAllocator`.
     """
 
-    def __init__(self, num_frames: int, page_size: int, *, frame_order: Any = None) -> None:
+    def __init__(
+        self,
+        num_frames: int,
+        page_size: int,
+        *,
+        frame_order: Any = None,
+        policy: Any = "lru",
+        on_evict: Callable[[Int64Array], None] | None = None,
+    ) -> None:
         if isinstance(page_size, bool) or not isinstance(page_size, int | np.integer) or page_size < 1:
             raise ContractError(f"KVManager: page_size is wrong, got {page_size!r}, need an integer >= 1")
         self._page_size = int(page_size)
-        self._frames = FrameAllocator(num_frames, frame_order=frame_order)
+        self._frames = FrameAllocator(num_frames, frame_order=frame_order, policy=policy, on_evict=on_evict)
         self._sequences = Sequences()
         self._tables = TableStore(self._sequences.num_rows)
 
     def __repr__(self) -> str:
+        cached = f", {self._frames.num_cached} cached" if self._frames.num_cached else ""
         return (
             f"{type(self).__name__}(num_frames={self.num_frames}, page_size={self.page_size}: {len(self)} sequences, "
-            f"{self._frames.num_free} frames free, {self._frames.num_held} held)"
+            f"{self._frames.num_free} frames free, {self._frames.num_held} held{cached})"
         )
 
     def __len__(self) -> int:
@@ -68,8 +78,13 @@ class MemoryViews:
 
     @property
     def num_free(self) -> int:
-        """Frames that nobody holds."""
+        """Frames that nobody holds and that keep no content."""
         return self._frames.num_free
+
+    @property
+    def num_available(self) -> int:
+        """Frames that can be handed out: free ones, and cached ones, which are then given up."""
+        return self._frames.num_available
 
     @property
     def refcount(self) -> npt.NDArray[np.int32]:

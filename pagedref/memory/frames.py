@@ -1,17 +1,29 @@
-"""Who holds which frame of the pool: a stack of free frames and one reference count per frame (S25, S26).
+"""Who holds which frame of the pool: free frames, reference counts, and cached frames that may be given up (S25, S26).
 
-All state is three int32 arrays of one entry per frame, 12 bytes a frame: the counts, the stack, and a scratch row.
-Every operation costs O(1) per frame that it names, whatever the size of the pool, and is vectorised over them.
+::
+
+    free  --alloc-->  held, count 1, 2, ...  --free-->  free
+                         |          ^
+                       keep       revive
+                         |          |
+                         +-free->  cached  --alloc, nothing else being free-->  held (evicted)
+
+A frame whose content is kept becomes cached in place of free when its last holder goes. State is arrays alone: counts,
+the stack of free frames and a scratch row (int32 each), a mark for kept frames, and the queue of the policy: at most 22
+bytes a frame. Every operation costs O(1) per frame that it names, whatever the size of the pool.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
+from pagedref.memory._frame_audit import frame_problems
+from pagedref.memory.eviction import EvictionPolicy, make_policy
 from pagedref.ragged import int_array
 
 __all__ = ["FrameAllocator"]
@@ -29,6 +41,10 @@ class FrameAllocator:
         Size of the pool, in ``[1, 2**31 - 1]``.
     frame_order : integer array (num_frames,), optional
         A permutation of all frames: the order in which fresh frames are handed out, by default 0, 1, 2, ...
+    policy : str, callable or EvictionPolicy
+        Which cached frame is given up first (see `eviction`).
+    on_evict : callable, optional
+        Called with the cached frames (int64 array) that `alloc` is about to give up, before they are handed out.
 
     Notes
     -----
@@ -49,7 +65,14 @@ class FrameAllocator:
     ([0], [0, 1, 1, 0])
     """
 
-    def __init__(self, num_frames: int, *, frame_order: Any = None) -> None:
+    def __init__(
+        self,
+        num_frames: int,
+        *,
+        frame_order: Any = None,
+        policy: Any = "lru",
+        on_evict: Callable[[npt.NDArray[np.int64]], None] | None = None,
+    ) -> None:
         count = num_frames
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MAX_FRAMES:
             need = f"an integer in [1, {MAX_FRAMES}]"
@@ -67,9 +90,13 @@ class FrameAllocator:
         self._top = self._num_frames  # number of free frames
         self._refcount = np.zeros(self._num_frames, dtype=np.int32)
         self._scratch = np.zeros(self._num_frames, dtype=np.int32)
+        self._kept = np.zeros(self._num_frames, dtype=np.bool_)
+        self.policy: EvictionPolicy = make_policy(policy, self._num_frames)
+        self._on_evict = on_evict
 
     def __repr__(self) -> str:
-        return f"FrameAllocator(num_frames={self.num_frames}, free={self.num_free}, held={self.num_held})"
+        cached = f", cached={self.num_cached}" if self.num_cached else ""
+        return f"FrameAllocator(num_frames={self.num_frames}, free={self.num_free}, held={self.num_held}{cached})"
 
     @property
     def num_frames(self) -> int:
@@ -84,12 +111,22 @@ class FrameAllocator:
     @property
     def num_held(self) -> int:
         """Frames with at least one holder."""
-        return self._num_frames - self._top
+        return self._num_frames - self._top - len(self.policy)
 
     @property
     def num_cached(self) -> int:
-        """Frames without a holder whose content is kept; none, as long as there is no prefix cache."""
-        return 0
+        """Frames without a holder whose content is kept."""
+        return len(self.policy)
+
+    @property
+    def num_available(self) -> int:
+        """Frames that `alloc` can hand out: free, and cached ones, which are given up."""
+        return self._top + len(self.policy)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays of the allocator, its policy aside."""
+        return self._stack.nbytes + self._refcount.nbytes + self._scratch.nbytes + self._kept.nbytes
 
     @property
     def refcount(self) -> npt.NDArray[np.int32]:
@@ -99,7 +136,7 @@ class FrameAllocator:
         return view
 
     def alloc(self, n: int) -> npt.NDArray[np.int64]:
-        """Take frames out of the free list, each with a count of 1 (S26).
+        """Take free frames, each with a count of 1; when none is left, cached ones, as the policy has it (S26, S31).
 
         Parameters
         ----------
@@ -109,27 +146,30 @@ class FrameAllocator:
         Returns
         -------
         int64 array (n,)
-            The frames: those freed last come first, then fresh ones.
+            The frames: those freed last come first, then fresh ones, then cached ones that are given up.
 
         Raises
         ------
         OutOfFrames
-            Fewer than `n` frames are free; nothing was taken.
+            Fewer than `n` frames are free or cached; nothing was taken.
         ContractError
             `n` is negative or no integer.
 
         Mutates
         -------
-        The free list and the counts.
+        The free list and the counts; cached frames that are given up lose their content.
         """
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
             raise ContractError(f"alloc: n is wrong, got {n!r}, need an integer >= 0")
         count = int(n)
-        if count > self._top:
-            text = f"alloc: n is more than is free, got {count}, need at most {self._top} (of {self._num_frames})"
-            raise OutOfFrames(text, needed=count, available=self._top)
-        start = self._top - count
+        if count > self.num_available:
+            available = self.num_available
+            text = f"alloc: n is more than is free, got {count}, need at most {available} (of {self._num_frames})"
+            raise OutOfFrames(text, needed=count, available=available)
+        start = max(self._top - count, 0)
         frames = self._stack[start : self._top][::-1].astype(np.int64)  # (n,)
+        if frames.size < count:
+            frames = np.concatenate([frames, self._victims(count - frames.size)])
         self._refcount[frames] = 1
         self._top = start
         return frames
@@ -156,7 +196,69 @@ class FrameAllocator:
             self._refuse("share", index, self._refcount[index])
         np.add.at(self._refcount, index, ONE)
 
-    def free(self, frames: Any) -> npt.NDArray[np.int64]:
+    def revive(self, frames: Any) -> None:
+        """Add one holder to each of some frames that are held or cached, because a prefix hit found them (S30).
+
+        Parameters
+        ----------
+        frames : integer array (n,)
+            Kept frames, each named once.
+
+        Raises
+        ------
+        CorruptionError
+            A frame that is neither held nor cached, or none of the pool.
+        """
+        index = self._checked("revive", frames)
+        cached = index[self._refcount[index] == 0]
+        if cached.size:
+            if not self._kept[cached].all():
+                self._refuse("revive", cached[~self._kept[cached]], self._refcount[cached[~self._kept[cached]]])
+            self.policy.leave(cached)
+        self.policy.hit(index)
+        self._refcount[index] += ONE
+
+    def keep(self, frames: Any) -> None:
+        """Mark held frames, so that they become cached in place of free when their last holder goes.
+
+        Parameters
+        ----------
+        frames : integer array (n,)
+            Held frames.
+        """
+        self._kept[frames] = True
+
+    def forget(self, frames: Any) -> None:
+        """Take the marks back; those that are cached become free.
+
+        Parameters
+        ----------
+        frames : integer array (n,)
+            Kept frames, each named once.
+        """
+        index = self._checked("forget", frames)
+        cached = index[self._kept[index] & (self._refcount[index] == 0)]
+        self._kept[index] = False
+        self.policy.leave(cached)
+        self._push(cached)
+
+    def give_up(self, n: int) -> npt.NDArray[np.int64]:
+        """Make cached frames free, as the policy has it.
+
+        Parameters
+        ----------
+        n : int
+            How many, at most `num_cached`.
+
+        Returns
+        -------
+        int64 array (n,)
+        """
+        frames = self._victims(n)
+        self._push(frames)
+        return frames
+
+    def free(self, frames: Any, above: Any = None) -> npt.NDArray[np.int64]:
         """Take one holder away from each frame; a frame named twice loses two (S25).
 
         Parameters
@@ -164,11 +266,13 @@ class FrameAllocator:
         frames : integer array (n,)
             Frames with at least as many holders as they are named here. A sequence gives its frames back tail first
             (S31); the last one named is the first one to be handed out again.
+        above : integer array (n,), optional
+            The frame of the page before each in its sequence, -1 for none: what the policy is told of cached frames.
 
         Returns
         -------
         int64 array
-            The frames whose last holder went, in the order given (of one named twice, the last mention counts).
+            The frames whose last holder went, cached ones among them, in the order given (of one named twice, the last mention counts).
 
         Raises
         ------
@@ -180,6 +284,7 @@ class FrameAllocator:
         The counts and the free list.
         """
         index = self._checked("free", frames)
+        single = index.size > 0 and int(self._refcount[index].max()) == 1
         np.subtract.at(self._refcount, index, ONE)
         left = self._refcount[index]
         if left.size == 0 or left.min() > 0:
@@ -187,52 +292,46 @@ class FrameAllocator:
         if left.min() < 0:
             np.add.at(self._refcount, index, ONE)
             self._refuse("free", index, left)
-        released: npt.NDArray[np.int64] = index[left == 0]
-        order = np.arange(released.size, dtype=np.int32)
-        self._scratch[released] = order  # the last mention of a frame wins
-        released = released[self._scratch[released] == order]
-        self._stack[self._top : self._top + released.size] = released
-        self._top += int(released.size)
-        return released
+        last = slice(None) if single else self._last_mentions(index, left)
+        released: npt.NDArray[np.int64] = index[last]
+        kept = self._kept[released]
+        if kept.any():
+            before = np.full(index.size, -1, dtype=np.int64) if above is None else np.asarray(above, dtype=np.int64)
+            self.policy.enter(released[kept], before[last][kept])
+            self._push(released[~kept])
+        else:
+            self._push(released)
+        return released.copy()
+
+    def _last_mentions(self, index: npt.NDArray[np.int64], left: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Return where frames that have no holder left are mentioned for the last time."""
+        gone = np.flatnonzero(left == 0)
+        order = np.arange(gone.size, dtype=np.int32)
+        self._scratch[index[gone]] = order  # the last mention of a frame wins
+        last: npt.NDArray[np.int64] = gone[self._scratch[index[gone]] == order]
+        return last
+
+    def _victims(self, n: int) -> npt.NDArray[np.int64]:
+        """Take cached frames away from the policy; whoever knows their content is told."""
+        frames = self.policy.victims(n)
+        self._kept[frames] = False
+        if self._on_evict is not None and frames.size:
+            self._on_evict(frames)
+        return frames
+
+    def _push(self, frames: npt.NDArray[np.int64]) -> None:
+        """Put frames on the stack of free ones."""
+        self._stack[self._top : self._top + frames.size] = frames
+        self._top += int(frames.size)
 
     def audit(self) -> None:
-        """Prove that free and held frames are exactly what the counts say (S25).
-
-        Raises
-        ------
-        CorruptionError
-            Lists everything that is wrong.
-        """
+        """Prove that free, held and cached frames are what the counts say, or raise CorruptionError (S25)."""
         if found := self.problems():
             raise CorruptionError("audit: the frames do not balance: " + "; ".join(found))
 
     def problems(self) -> list[str]:
-        """List what contradicts S25 in the books of the allocator.
-
-        Returns
-        -------
-        list of str
-            One line for each kind of fault; empty when all is well.
-        """
-        found = []
-        free = self._stack[: self._top]
-        if not 0 <= self._top <= self._num_frames:
-            found.append(f"the free list has {self._top} entries in a pool of {self._num_frames}")
-        if free.size and (free.min() < 0 or free.max() >= self._num_frames):
-            return [*found, "the free list names frames that are none of the pool"]
-        mentions = np.bincount(free, minlength=self._num_frames)
-        for what, wrong in (
-            ("are in the free list more than once", mentions > 1),
-            ("have a count below zero", self._refcount < 0),
-            ("are free and held at once", (mentions > 0) & (self._refcount > 0)),
-            ("are lost: neither free nor held", (mentions == 0) & (self._refcount == 0)),
-        ):
-            if wrong.any():
-                found.append(f"frames {np.flatnonzero(wrong)[:10].tolist()} {what}")
-        held = int(np.count_nonzero(self._refcount > 0))
-        if self.num_free + held + self.num_cached != self._num_frames:
-            found.append(f"{self.num_free} free + {held} held + {self.num_cached} cached != {self._num_frames} frames")
-        return found
+        """Return a line for each kind of fault that contradicts S25; none when all is well."""
+        return frame_problems(self)
 
     def _checked(self, function: str, frames: Any) -> npt.NDArray[np.int64]:
         """Return the frames as indices; one outside the pool is corruption."""

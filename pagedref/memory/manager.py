@@ -7,18 +7,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.addressing import num_pages, offset_of, page_of
+from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames
-from pagedref.memory._entries import NO_FLAG, PRESENT, SHARED, WRITABLE, frames_of, pack
-from pagedref.memory._plans import CopyPlan, Reservation, last_holders
-from pagedref.memory._views import MemoryViews
+from pagedref.memory._entries import PRESENT, SHARED, WRITABLE, frames_of, pack
+from pagedref.memory._plans import CopyPlan, Reservation
+from pagedref.memory._sharing import PrefixSharing
+from pagedref.memory.batch import Batch
+from pagedref.memory.events import Copied, Reserved, Shared
 
 __all__ = ["KVManager"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
-class KVManager(MemoryViews):
+class KVManager(PrefixSharing):
     """Decide where the tokens of many sequences lie in one pool; see no key and no value.
 
     A step of an engine is: `reserve` room for the new tokens, carry out the copies it asks for, write the tokens at
@@ -32,6 +34,15 @@ class KVManager(MemoryViews):
         Slots in a page, >= 1; a power of two or not.
     frame_order : integer array (num_frames,), optional
         Order in which fresh frames are handed out (see `FrameAllocator`).
+
+    policy : str, callable or EvictionPolicy
+        Which cached page is given up first (see `eviction`).
+    deduplicate : bool
+        Whether a page that is completed a second time is given up for the first one; otherwise tables only grow.
+    hash_function : callable, optional
+        Bytes to bytes, in place of the fast codes of the prefix index (see `prefix`).
+    on_event : callable, optional
+        Called with an `events` record after each change.
 
     Notes
     -----
@@ -59,10 +70,6 @@ class KVManager(MemoryViews):
     >>> manager.audit()
     """
 
-    def __init__(self, num_frames: int, page_size: int, *, frame_order: Any = None) -> None:
-        super().__init__(num_frames, page_size, frame_order=frame_order)
-        self._last: Reservation | None = None
-
     def add(self, seq_id: int | None = None) -> int:
         """Begin a sequence without tokens; it takes no frame (S24).
 
@@ -82,7 +89,7 @@ class KVManager(MemoryViews):
             The id is in use or out of range.
         """
         number, _ = self._sequences.add("add", seq_id)
-        self._tables.grow(self._sequences.num_rows, 0)
+        self._grow_rows()
         self._last = None
         return number
 
@@ -103,6 +110,7 @@ class KVManager(MemoryViews):
         """
         rows = self._sequences.rows("free", seq_ids)
         self._release(rows, 0)
+        self._close_streams(rows)
         self._sequences.drop(rows)
 
     def fork(self, seq_id: int) -> int:
@@ -130,10 +138,14 @@ class KVManager(MemoryViews):
             text = f"fork: seq_id {seq_id} has reserved tokens, got {ahead}, need 0 (commit or roll back first)"
             raise ContractError(text)
         number, child = self._sequences.add("fork", None)
-        self._tables.grow(self._sequences.num_rows, 0)
-        self._frames.share(self._tables.fork(parent, child))
+        self._grow_rows()
+        shared = self._tables.fork(parent, child)
+        self._frames.share(shared)
         self._sequences.length[child] = self._sequences.end[child] = self._sequences.length[parent]
-        self._last = None
+        self._fork_stream(parent, child)
+        self._changed(np.array([parent]))
+        if self.on_event is not None:
+            self.on_event(Shared(number, tuple(shared.tolist())))
         return number
 
     def reserve(self, seq_ids: Any, num_tokens: Any) -> CopyPlan:
@@ -159,7 +171,7 @@ class KVManager(MemoryViews):
         Raises
         ------
         OutOfFrames
-            The batch as a whole needs more frames than are free (`needed` counts copies too).
+            The batch as a whole needs more frames than are free or cached (`needed` counts copies too).
         ContractError
             Unknown or repeated ids, numbers out of range.
         """
@@ -171,8 +183,8 @@ class KVManager(MemoryViews):
         written, old, alone = self._shared_writes(rows, end, counts)
         copied = frames_of(old[~alone])
         num_new = int(new_pages.sum())
-        if num_new + copied.size > self._frames.num_free:
-            needed, available = num_new + copied.size, self._frames.num_free
+        if num_new + copied.size > self._frames.num_available:
+            needed, available = num_new + copied.size, self._frames.num_available
             raise OutOfFrames(
                 f"reserve: num_tokens needs more frames than are free, got {needed} ({copied.size} for copies), "
                 f"need at most {available} (of {self.num_frames})",
@@ -188,10 +200,17 @@ class KVManager(MemoryViews):
             entries[~alone] = pack(plan.dst, PRESENT | WRITABLE)
             self._tables.entries[written] = entries
             self._frames.free(copied)
+            self._unpublish(frames_of(old[alone]))
         if num_new:
             self._tables.extend(rows, new_pages, frames[copied.size :], PRESENT | WRITABLE)
         self._sequences.end[rows] = end + counts
+        self._changed(rows)
         self._last = Reservation(plan, rows, end, mapped, written, old, frames)
+        if self.on_event is not None:
+            seq_ids = tuple(self._sequences.seq_id[rows].tolist())
+            self.on_event(Reserved(seq_ids, tuple(counts.tolist()), tuple(frames.tolist())))
+            if copied.size:
+                self.on_event(Copied(tuple(copied.tolist()), tuple(plan.dst.tolist())))
         return plan
 
     def cancel(self, plan: CopyPlan) -> None:
@@ -213,10 +232,10 @@ class KVManager(MemoryViews):
         index, _ = self._tables.tail(last.rows, last.num_pages)
         self._tables.cut(last.rows, last.num_pages, index)
         self._tables.entries[last.written] = last.entries
-        self._frames.share(last.plan.src)
+        self._frames.revive(last.plan.src) if False else self._share_again(last.plan.src)
         self._frames.free(last.frames[::-1])
         self._sequences.end[last.rows] = last.end
-        self._last = None
+        self._changed(last.rows)
 
     def slots(self, seq_ids: Any, num_tokens: Any) -> Int64Array:
         """Return the slots of the first reserved tokens, which the caller is about to write (S19).
@@ -247,8 +266,8 @@ class KVManager(MemoryViews):
         self._need_reserved("slots", "num_tokens", rows, counts)
         return self._slots("slots", rows, self._sequences.length[rows], counts, write=True)
 
-    def commit(self, seq_ids: Any, num_tokens: Any) -> None:
-        """Declare that the first reserved tokens are written: they are live from now on.
+    def commit(self, seq_ids: Any, num_tokens: Any, tokens: Any = None) -> None:
+        """Declare that the first reserved tokens are written: they are live from now on, and whole pages published.
 
         Parameters
         ----------
@@ -256,17 +275,37 @@ class KVManager(MemoryViews):
             Live sequences, each named once.
         num_tokens : int or integer array (num_seqs,)
             Tokens of each, at most what is reserved; the rest stays reserved.
+        tokens : integer array (sum of num_tokens,), optional
+            Their ids, sequence after sequence. A page can be hit by others (S30) once it is full and all tokens up to
+            its end were given here or as a prompt; what a prompt says need not be given again.
 
         Raises
         ------
         ContractError
-            More tokens than are reserved.
+            More tokens than are reserved, or token ids of the wrong type or number.
         """
         rows = self._sequences.rows("commit", seq_ids)
         counts = self._counts("commit", "num_tokens", num_tokens, rows)
         self._need_reserved("commit", "num_tokens", rows, counts)
-        self._sequences.length[rows] += counts
+        ids = None if tokens is None else self._check_tokens(tokens, counts)
+        before = self._sequences.length[rows]
+        self._sequences.length[rows] = before + counts
         self._last = None
+        self._learn(rows, before, counts, ids)
+
+    def batch(self, seq_ids: Any) -> Batch:
+        """Return a handle for a batch that decodes token after token, several times faster than the general way.
+
+        Parameters
+        ----------
+        seq_ids : integer array (num_seqs,)
+            Live sequences, each named once.
+
+        Returns
+        -------
+        Batch
+        """
+        return Batch(self, self._sequences.rows("batch", seq_ids))
 
     def rollback(self, seq_ids: Any) -> None:
         """Give back what is reserved and not committed; live tokens stay.
@@ -282,27 +321,3 @@ class KVManager(MemoryViews):
         rows = self._sequences.rows("rollback", seq_ids)[::-1]  # backwards: the free list is as before the reservation
         self._release(rows, num_pages(self._sequences.length[rows], self._page_size))
         self._sequences.end[rows] = self._sequences.length[rows]
-
-    def _release(self, rows: Int64Array, keep: Any) -> None:
-        """Unmap the pages of tables beyond the first few, and let go of their frames, tail first (S31)."""
-        index, frames = self._tables.tail(rows, keep)
-        self._frames.free(frames)  # raises before anything is unmapped
-        self._tables.cut(rows, keep, index)
-        self._last = None
-
-    def _shared_writes(
-        self, rows: Int64Array, end: Int64Array, counts: Int64Array
-    ) -> tuple[tuple[Int64Array, Int64Array], npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-        """Return where (row, page) a first write would hit a shared page, the entries there, and who is alone on it.
-
-        Only the page that holds position `end` can be meant, and only when that position is inside of it: pages before
-        it are full, pages after it are fresh.
-        """
-        inside = np.flatnonzero((counts > 0) & (offset_of(end, self._page_size) > 0))
-        pages = page_of(end[inside], self._page_size)
-        entries = self._tables.entries[rows[inside], pages]
-        shared = np.flatnonzero((entries & WRITABLE) == NO_FLAG)
-        entries = entries[shared]
-        frames = frames_of(entries)
-        alone = last_holders(frames, self.refcount[frames]) if frames.size else np.empty(0, dtype=np.bool_)
-        return (rows[inside[shared]], pages[shared]), entries, alone

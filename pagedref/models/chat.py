@@ -104,6 +104,10 @@ def render_chatml(
     add_generation_prompt : bool
         Whether to open the answer.
 
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> render_chatml([{"role": "user", "content": "Hi"}], system="Be brief.", add_generation_prompt=False)

@@ -279,7 +279,7 @@ class ModelConfig:
             window=_window(config, FAMILIES[family], layers),
             bos_token_id=min(token_ids(config.get("bos_token_id")), default=None),
             eos_token_ids=token_ids(config.get("eos_token_id")),
-            dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch."),
+            dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")[:32],
         )
 
 

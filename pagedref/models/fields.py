@@ -23,6 +23,15 @@ _LIMIT = 2**31 - 1
 def show(value: object) -> str:
     """Return a value as text for an error: one line, at most 80 characters.
 
+    Parameters
+    ----------
+    value : object
+        Anything.
+
+    Returns
+    -------
+    str
+
     Examples
     --------
     >>> show("a" * 500)[-5:], len(show(list(range(500))))
@@ -40,6 +49,13 @@ def show(value: object) -> str:
 def refuse(function: str, argument: str, wrong: str, got: object, need: str) -> NoReturn:
     """Raise a ContractError in the one form of the house; `got` is shown shortened.
 
+    Parameters
+    ----------
+    function, argument, wrong, need : str
+        The parts of the text.
+    got : object
+        What was there instead.
+
     Raises
     ------
     ContractError
@@ -54,9 +70,16 @@ def whole(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     Parameters
     ----------
     config : mapping
+        The configuration.
     key : str
+        Name of the entry.
     default : int, optional
         Taken where the entry is absent.
+
+    Returns
+    -------
+    int
+        1 to 2**31 - 1.
 
     Raises
     ------
@@ -78,6 +101,20 @@ def whole(config: Mapping[str, Any], key: str, default: int | None = None) -> in
 def real(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """Return a positive finite number of a configuration; ``None`` counts as absent.
 
+    Parameters
+    ----------
+    config : mapping
+        The configuration.
+    key : str
+        Name of the entry.
+    default : float, optional
+        Taken where the entry is absent.
+
+    Returns
+    -------
+    float
+        1e-300 to 1e300.
+
     Raises
     ------
     ContractError
@@ -92,6 +129,16 @@ def real(config: Mapping[str, Any], key: str, default: float | None = None) -> f
 
 def token_ids(value: object) -> frozenset[int]:
     """Return an entry for token ids, a number or a list of numbers, as a set; anything else counts as none.
+
+    Parameters
+    ----------
+    value : object
+        The entry.
+
+    Returns
+    -------
+    frozenset of int
+        Those of them that lie in 0 .. 2**31 - 1.
 
     Examples
     --------
@@ -109,6 +156,10 @@ def read_json(path: Path) -> dict[str, Any]:
     ----------
     path : Path
         A file of at most :data:`JSON_LIMIT` bytes.
+
+    Returns
+    -------
+    dict
 
     Raises
     ------

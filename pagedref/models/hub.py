@@ -124,6 +124,10 @@ def cache_directory() -> Path:
     """Return the directory for fetched models, which need not exist.
 
     ``PAGEDREF_CACHE`` if it is set; else ``pagedref`` in ``XDG_CACHE_HOME`` or in the cache directory of the platform.
+
+    Returns
+    -------
+    Path
     """
     own, shared = os.environ.get("PAGEDREF_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:

@@ -212,4 +212,3 @@ class Linear:
         """
         panel, column = np.divmod(outputs, self.width)
         return self.panels[panel, :, column]
-

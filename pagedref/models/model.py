@@ -81,6 +81,8 @@ def load_model(
     (2, (3, 256))
     """
     operations = backends.get(backend) if isinstance(backend, str) else backend  # before anything is read
+    if callable(check := getattr(operations, "ensure_available", None)):
+        check()
     checkpoint = load_checkpoint(resolve_model(path_or_name), progress=progress)
     return Model(
         checkpoint.config,
@@ -176,10 +178,11 @@ class Model:
         ids = checked_ids("logits", "token_ids", token_ids, self.config.vocab_size, self.config.max_model_len)
         if tokens_per_step < 1:
             raise ContractError(f"logits: tokens_per_step is too small, got {tokens_per_step}, need >= 1")
+        self.transformer.cache_spec(page_size)  # refuses a page size that is none
         result = np.empty((len(ids), self.config.vocab_size), np.float32)
         if not ids:
             return result
-        cache = self.cache(frames_needed(Request(ids, 1), page_size), page_size=page_size)
+        cache = self.cache(frames_needed(Request(tuple(ids), 1), page_size), page_size=page_size)
         sequence = cache.add()
         for start in range(0, len(ids), tokens_per_step):
             piece = ids[start : start + tokens_per_step]
@@ -284,19 +287,7 @@ class Model:
         return self._with_text(self._run(prompts, max_tokens, **options))
 
     def encode(self, prompt: str, *, chat: bool | None = None) -> list[int]:
-        """Return the token ids of a prompt as :meth:`generate` uses them.
-
-        Parameters
-        ----------
-        prompt : str
-            Text.
-        chat : bool, optional
-            As in :meth:`generate`.
-
-        Returns
-        -------
-        list of int
-        """
+        """Return the token ids of a text as :meth:`generate` uses them; `chat` as there."""
         if self.tokenizer is None:
             raise ContractError(f"generate: prompts need a tokenizer, got a text, need token ids: {self._note}")
         if self.tokenizer.has_chat_template if chat is None else chat:
@@ -304,16 +295,7 @@ class Model:
         return self.tokenizer.encode(prompt)
 
     def decode(self, token_ids: list[int]) -> str:
-        """Return the text of tokens, without control tokens; empty without a tokenizer.
-
-        Parameters
-        ----------
-        token_ids : list of int
-
-        Returns
-        -------
-        str
-        """
+        """Return the text of tokens, without control tokens; empty without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(token_ids)
 
     def _run(

@@ -227,7 +227,13 @@ class StreamDecoder:
 
 
 def missing_extra() -> str:
-    """Return what to install if the package ``tokenizers`` is missing, else an empty text."""
+    """Say what to install if the package ``tokenizers`` is missing.
+
+    Returns
+    -------
+    str
+        Empty if it is there.
+    """
     if importlib.util.find_spec("tokenizers") is not None:
         return ""
     return 'the package tokenizers is missing, got no module tokenizers, need: pip install "pagedref[models]"'
@@ -241,6 +247,15 @@ def guarded(what: str) -> Iterator[None]:
     ----------
     what : str
         The argument or file that it works on.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    ContractError
+        In place of what was raised inside.
     """
     try:
         yield

@@ -62,6 +62,18 @@ class Entry(NamedTuple):
 def weight_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield name and shape of every weight that a model needs, layer by layer.
 
+    Parameters
+    ----------
+    config : ModelConfig
+        The geometry.
+
+    Yields
+    ------
+    name : str
+        Such as ``layers.0.q``.
+    shape : tuple of int
+        Of a matrix (outputs, inputs), else of a vector.
+
     Examples
     --------
     >>> config = ModelConfig("llama", 32, 8, 12, 1, 2, 1, 4, 1e-5, 1e4, 64, tie_embeddings=True)

@@ -8,6 +8,7 @@ from tests.meta.sources import ROOT, is_package, modules
 PARTS: dict[str, str] = {
     # module: the word whose chapter and test cover it
     "pagedref.attention.parallel": "tiles",
+    "pagedref.attention.view": "tiles",
     "pagedref.conformance.agreement": "conformance",
     "pagedref.conformance.cache_checks": "conformance",
     "pagedref.conformance.cases": "conformance",
@@ -15,10 +16,14 @@ PARTS: dict[str, str] = {
     "pagedref.conformance.mutants": "conformance",
     "pagedref.conformance.refusals": "conformance",
     "pagedref.models.chat": "tokenizer",
+    "pagedref.models.crew": "linear",
+    "pagedref.models.demo": "cli",
     "pagedref.models.fields": "config",
     "pagedref.models.gguf_file": "checkpoint",
     "pagedref.models.gguf_model": "checkpoint",
     "pagedref.models.gguf_tokenizer": "tokenizer",
+    "pagedref.models.layers": "transformer",
+    "pagedref.models.prompts": "model",
     "pagedref.models.safetensors_file": "checkpoint",
     "pagedref.models.tiny_text": "tiny",
     "pagedref.models.weights": "checkpoint",

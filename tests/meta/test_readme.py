@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import subprocess
 import sys
@@ -25,8 +26,12 @@ def printed_block(text: str, script: str) -> str | None:
     return found and found[1].strip()
 
 
-def run_script(script: str) -> str:
-    done = subprocess.run([sys.executable, ROOT / script], capture_output=True, text=True, check=True, cwd=ROOT)
+def run_python(*arguments: str) -> str:
+    """Run Python on this source, installed or not, and return what it prints."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
@@ -46,13 +51,12 @@ def test_ci_runs_the_readme_command() -> None:
 def test_numbers_are_printed_numbers() -> None:
     block = printed_block(README, EXAMPLE)
     assert block, f"README has no block printed by {EXAMPLE}"
-    assert block == run_script(EXAMPLE), f"paste what {EXAMPLE} prints"
+    assert block == run_python(EXAMPLE), f"paste what {EXAMPLE} prints"
 
 
 def test_python_example_runs() -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", README, flags=re.M | re.S)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[[0 1]]"
+    assert run_python("-c", code) == "[[0 1]]"
 
 
 def test_named_files_and_environments_exist() -> None:

@@ -16,6 +16,7 @@ from pagedref.cache_spec import CacheSpec
 from pagedref.conformance import assert_exact, assert_state
 from pagedref.errors import ContractError, OutOfFrames
 from pagedref.kv_cache import PagedKVCache
+from pagedref.kv_format import KVFormat
 
 SPEC = CacheSpec(2, 2, 3, page_size=4, v_head_dim=2)
 
@@ -182,3 +183,56 @@ def test_report_counts_shared_pages_once() -> None:
     assert (both.frames_held, both.num_pages, both.num_tokens) == (2, 4, 12)
     assert both.bytes_wasted == 2 * SPEC.bytes_per_token
     assert both.frames_peak == 2
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        KVFormat("bfloat16"),
+        KVFormat("e4m3fn", "head"),
+        KVFormat("int8", "frame_head"),
+        KVFormat("int8", "slot_head"),
+        KVFormat("int4", "group", group_size=2, zero_point=True),
+    ],
+)
+def test_stored_forms_move_with_their_frames(form: KVFormat) -> None:
+    """S18: append, copy on write, gather and attention of a quantised cache; scales are copied with their frames."""
+    spec = CacheSpec(2, 2, 4, page_size=4, kv_format=form)
+    inputs = {"k_scale": 0.05, "v_scale": 0.05} if form.granularity and not form.computed else {}
+    cache = PagedKVCache(spec, 6, poison=True, **inputs)
+    rng = np.random.default_rng(0)
+    first = cache.add()
+    numbers = rng.standard_normal((6, 2, 4)).astype(np.float32)
+    step = cache.begin([first], [6])
+    for layer in range(2):
+        cache.append(step, numbers + layer, numbers - layer, layer=layer)
+    cache.commit(step)
+    before = [cache.gather(first, layer=layer) for layer in range(2)]
+    second = cache.fork(first)
+    step = cache.begin([second], [1])
+    for layer in range(2):
+        cache.append(step, numbers[:1], numbers[:1], layer=layer)
+    state = cache.attend(step, numbers[:1], layer=1)
+    cache.commit(step)
+    for sequence, length in ((first, 6), (second, 7)):
+        for layer in range(2):
+            for old, new in zip(before[layer], cache.gather(sequence, layer=layer), strict=True):
+                assert len(new) == length
+                assert_exact(np.asarray(new[:6]), np.asarray(old))
+    keys, values = (np.asarray(part, np.float32) for part in cache.gather(second, layer=1))
+    assert_state(state, dense_attention(numbers[:1], keys, values, with_bound=True))
+    assert np.abs(keys[:6] - numbers - 1).max() < 0.5
+    cache.free([first, second])
+    cache.audit()
+
+
+def test_scales_that_do_not_fit_are_refused() -> None:
+    for form, inputs in (
+        (KVFormat("int8", "head"), {}),
+        (KVFormat("int8", "head"), {"k_scale": np.ones(3, np.float32), "v_scale": 1.0}),
+        (KVFormat("int8", "slot_head"), {"k_scale": 1.0}),
+        (KVFormat("float32"), {"v_scale": 1.0}),
+        (KVFormat("int8", "tensor"), {"k_scale": -1.0, "v_scale": 1.0}),
+    ):
+        with pytest.raises(ContractError, match=r"PagedKVCache: [kv]_scale"):
+            PagedKVCache(CacheSpec(1, 2, 4, page_size=4, kv_format=form), 2, **inputs)

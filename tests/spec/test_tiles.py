@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagedref.attention import paged_decode, paged_prefill, parallel, tiles
+from pagedref.attention import paged_decode, paged_prefill, parallel, reader, tiles
 from pagedref.conformance import assert_exact, assert_state, make_case, oracle
 
 
@@ -45,10 +45,10 @@ def test_tiles_do_not_lose_infinite_scores() -> None:
 def test_strided_pools_are_walked_in_place() -> None:
     """The common strides are a view for ``take``; others are copied page by page; nothing copies the pool."""
     pool = np.zeros((50, 4, 2, 3, 2, 8), np.float32)  # frames, layers, K and V, page_size, heads, dim
-    view = tiles._as_frames(pool[:, 1, 0])
+    view = reader._as_frames(pool[:, 1, 0])
     assert view is not None and view[1] == 8 and view[0].base is not None
-    assert tiles._as_frames(pool[..., :5][:, 1, 0]) is None
-    assert tiles._as_frames(pool[::-1, 1, 0]) is None
+    assert reader._as_frames(pool[..., :5][:, 1, 0]) is None
+    assert reader._as_frames(pool[::-1, 1, 0]) is None
 
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,221 @@
+"""The name of a page: what must be equal for two pages to hold the same keys and values (S28).
+
+The key of a page is the SHA-256 of a message that names everything before it through the key of its parent, so equal
+keys mean equal prefixes. A message ends in a letter that says what it is, every part says how long it is, and every
+field says what type it has: no two different inputs have the same message.
+
+::
+
+    root     "pagedref prefix 1"  field(adapter)  field(salt)                       "R"
+    page     parent key, 32 bytes   u32 n   n tokens, u32 each   u32 m   m items    "P"
+    item     i64 start  i64 stop  field(media key)     positions relative to the first position of the page
+
+    field    00                                   None
+             01  u32 length  bytes                int, signed, little endian, as short as possible
+             02  u32 length  bytes                str in UTF-8
+             03  u32 length  bytes                bytes
+             04  u32 count   fields               tuple
+
+All numbers are little endian. An item is a run of positions whose tokens stand for something else, an image for
+instance; it is named in every page that it overlaps. The key of the parent of a first page is the SHA-256 of the root
+message. The adapter and the salt are in the root and so in every key of the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref.errors import ContractError
+from pagedref.ragged import int_array
+
+__all__ = ["Media", "PrefixHit", "encode_field", "page_keys", "page_message", "root_message"]
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+
+MAX_TOKEN = 2**31 - 1
+VERSION = b"pagedref prefix 1"
+
+
+class Media(NamedTuple):
+    """A run of positions whose tokens stand for something else, such as an image.
+
+    Attributes
+    ----------
+    start, stop : int
+        Positions ``[start, stop)`` of the prompt.
+    key : str, bytes, int or tuple
+        What names the content, the whole digest of it for instance.
+    """
+
+    start: int
+    stop: int
+    key: Any
+
+
+class PrefixHit(NamedTuple):
+    """What was found of a prompt.
+
+    Attributes
+    ----------
+    num_tokens : int
+        Tokens that need not be computed.
+    frames : int64 array (pages,)
+        The frames that hold them whole; shared in place.
+    src, dst : int64 arrays (0 or 1,)
+        The frame of a partly matching page, and the frame into which the caller copies it before anything else.
+    """
+
+    num_tokens: int
+    frames: npt.NDArray[np.int64]
+    src: npt.NDArray[np.int64]
+    dst: npt.NDArray[np.int64]
+
+
+def encode_field(field: Any) -> bytes:
+    """Return the canonical bytes of an adapter, a salt or a media key (S28).
+
+    Parameters
+    ----------
+    field : None, int, str, bytes or tuple of these
+        What to name; a tuple where a name alone is not unique, such as ``("lora-a", 7)``.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    ContractError
+        Another type: there is no canonical form of it.
+
+    Examples
+    --------
+    >>> encode_field(None).hex(), encode_field("x").hex(), encode_field(b"x").hex(), encode_field(-1).hex()
+    ('00', '020100000078', '030100000078', '0101000000ff')
+    """
+    if field is None:
+        return b"\x00"
+    if isinstance(field, tuple):
+        return b"\x04" + struct.pack("<I", len(field)) + b"".join(map(encode_field, field))
+    if isinstance(field, bool) or not isinstance(field, int | np.integer | str | bytes):
+        raise ContractError(f"encode_field: field has no canonical form, got {field!r}, need None, int, str or bytes")
+    if isinstance(field, str):
+        tag, body = b"\x02", field.encode()
+    elif isinstance(field, bytes):
+        tag, body = b"\x03", field
+    else:
+        number = int(field)
+        size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+        tag, body = b"\x01", number.to_bytes(size, "little", signed=True)
+    return tag + struct.pack("<I", len(body)) + body
+
+
+def root_message(adapter: Any = None, salt: Any = None) -> bytes:
+    """Return the message of a root: what all keys of a chain have in common.
+
+    Parameters
+    ----------
+    adapter, salt : None, int, str, bytes or tuple
+        Name of the adapter, and of the group of requests that may share with each other.
+
+    Returns
+    -------
+    bytes
+    """
+    return VERSION + encode_field(adapter) + encode_field(salt) + b"R"
+
+
+def page_message(parent: bytes, tokens: Any, items: bytes = b"\x00\x00\x00\x00") -> bytes:
+    """Return the message of a page.
+
+    Parameters
+    ----------
+    parent : bytes
+        Key of the page before it, or of the root.
+    tokens : integer array (n,)
+        Its tokens, in ``[0, 2**31)``.
+    items : bytes
+        Its media, encoded; by default none.
+
+    Returns
+    -------
+    bytes
+    """
+    array = np.asarray(tokens)
+    return parent + struct.pack("<I", array.size) + array.astype("<u4").tobytes() + items + b"P"
+
+
+def page_keys(
+    tokens: Any,
+    page_size: int,
+    *,
+    adapter: Any = None,
+    salt: Any = None,
+    media: Iterable[Sequence[Any]] = (),
+    hash_function: Callable[[bytes], bytes] | None = None,
+) -> list[bytes]:
+    """Return the keys of all whole pages of a prompt (S28).
+
+    Parameters
+    ----------
+    tokens : integer array (n,)
+        Token ids, in ``[0, 2**31)``.
+    page_size : int
+        Tokens in a page, >= 1.
+    adapter, salt : None, int, str, bytes or tuple
+        Fields of the root.
+    media : iterable of Media
+        Runs of positions that stand for something else.
+    hash_function : callable, optional
+        In place of SHA-256.
+
+    Returns
+    -------
+    list of bytes
+        ``n // page_size`` keys.
+
+    Examples
+    --------
+    >>> [key.hex()[:16] for key in page_keys([1, 2, 3, 4, 5, 6, 7, 8], 4)]
+    ['30b5e3a6b9a4ff3e', '30b5e3a6b9a4ff3e']
+    """
+    digest = sha256 if hash_function is None else hash_function
+    array = token_array("page_keys", tokens)
+    items = media_by_page("page_keys", media, page_size)
+    key, keys = digest(root_message(adapter, salt)), []
+    for page in range(array.size // page_size):
+        part = array[page * page_size : (page + 1) * page_size]
+        key = digest(page_message(key, part, items[page]) if page in items else page_message(key, part))
+        keys.append(key)
+    return keys
+
+
+def sha256(message: bytes) -> bytes:
+    """Return the digest of a message."""
+    return hashlib.sha256(message).digest()
+
+
+def token_array(function: str, tokens: Any) -> Int32Array:
+    """Return checked token ids, 32 bits wide."""
+    array = int_array(function, "tokens", tokens, low=0, high=MAX_TOKEN)
+    return array.astype(np.int32, copy=False)
+
+
+def media_by_page(function: str, media: Iterable[Sequence[Any]], page_size: int) -> dict[int, bytes]:
+    """Return the encoded items of every page that media overlap; pages without any are absent."""
+    found: dict[int, list[bytes]] = {}
+    for item in sorted(media, key=lambda item: (item[0], item[1])):
+        start, stop, key = item
+        if not 0 <= start < stop:
+            text = f"{function}: media is no run of positions, got [{start}, {stop}), need 0 <= start < stop"
+            raise ContractError(text)
+        for page in range(start // page_size, (stop - 1) // page_size + 1):
+            first = page * page_size
+            found.setdefault(page, []).append(struct.pack("<qq", start - first, stop - first) + encode_field(key))
+    return {page: struct.pack("<I", len(items)) + b"".join(items) for page, items in found.items()}
