@@ -16,7 +16,8 @@ from typing import Any
 class Row:
     """One comparison: the seconds of each side, and the ratio that has a target.
 
-    `ratio` is the median over rounds of (rival's seconds / ours), so above 1 we are the faster one.
+    `ratio` is the median over rounds of (rival's seconds / ours), so above 1 we are the faster one. A target above 0 is
+    the least ratio, one below 0 stands for the largest (a stored form of our own against plain float32).
     """
 
     name: str

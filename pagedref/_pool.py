@@ -85,6 +85,13 @@ class FramePool:
             arrays += [array for whole in self._scales.values() for array in whole]
         return arrays
 
+    def parts(self) -> dict[str, tuple[str, Array]]:
+        """Return every array by name, layers first, with what it has an entry for: "slot", "frame" or "cache"."""
+        covers = {"tensor": "cache", "head": "cache", "frame_head": "frame"}
+        axis = covers.get(self._spec.form.granularity or "", "slot")
+        numbers = {side: ("slot", array) for side, array in self._numbers.items()}
+        return {**numbers, **{name: (axis, array) for name, array in self._scales.items()}}
+
     def poison(self, frames: Any) -> None:
         """Fill frames with what must never be read."""
         for numbers in self._numbers.values():

@@ -21,7 +21,7 @@ from pagedref.numerics import accumulator
 from pagedref.options import AttentionOptions, attention_options
 from pagedref.storage import Storage, storage, unpacked
 
-__all__ = ["AttentionCall", "attention_call"]
+__all__ = ["AttentionCall", "attention_call", "read_masks", "refuse_faults"]
 
 IndexArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -95,8 +95,30 @@ class AttentionCall:
         return np.asarray(np.unique(page_of(keys[seen.any(axis=0)], page_size)))
 
 
-def _masks(function: str, mask: object, qo_indptr: IndexArray, kv_lens: IndexArray) -> list[BoolArray]:
-    """Read a ragged boolean mask, flat or as a list of 2-D arrays (S14)."""
+def read_masks(function: str, mask: object, qo_indptr: IndexArray, kv_lens: IndexArray) -> list[BoolArray]:
+    """Read a ragged boolean mask, flat or as a list of 2-D arrays (S14).
+
+    Parameters
+    ----------
+    function : str
+        Operation.
+    mask : array or list of arrays
+        As given.
+    qo_indptr : array (num_seqs + 1,) of int64
+        Query rows of each sequence.
+    kv_lens : array (num_seqs,) of int64
+        Keys of each sequence.
+
+    Returns
+    -------
+    list of arrays (q_len, kv_len) of bool
+        One for each sequence.
+
+    Raises
+    ------
+    ContractError
+        Wrong type or shape.
+    """
     q_lens = np.diff(qo_indptr)
     shapes = [(int(q), int(k)) for q, k in zip(q_lens, kv_lens, strict=True)]
     if isinstance(mask, list | tuple):
@@ -168,7 +190,7 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
             validate.fail(function, "causal", "is not a boolean", repr(given_causal), "True, False or None (S14)")
         causal = mask is None if given_causal is None else bool(given_causal)
         if mask is not None:
-            masks = _masks(function, mask, qo_indptr, kv_lens)
+            masks = read_masks(function, mask, qo_indptr, kv_lens)
     options = attention_options(
         function,
         dims["head_dim"],
@@ -180,12 +202,25 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
     )
     call = AttentionCall(options, dims, group_size, qo_indptr, indptr, frames, kv_lens, masks, *sides)
     if frames.size and frames.min() < 0:
-        _refuse_faults(function, call)
+        refuse_faults(function, call)
     return call
 
 
-def _refuse_faults(function: str, call: AttentionCall) -> None:
-    """Raise PageFault if a page with a visible key is unmapped (S21)."""
+def refuse_faults(function: str, call: AttentionCall) -> None:
+    """Raise PageFault if a page with a visible key is unmapped (S21).
+
+    Parameters
+    ----------
+    function : str
+        Operation.
+    call : AttentionCall
+        The call, checked but for this.
+
+    Raises
+    ------
+    PageFault
+        Names page and sequence.
+    """
     owners = np.unique(np.searchsorted(call.kv_indptr, np.flatnonzero(call.kv_indices < 0), "right") - 1)
     for sequence in owners:
         pages = call.visible_pages(int(sequence))

@@ -105,7 +105,7 @@ _PER_HEAD = (
 )
 _PAGED = (_K_CACHE, _V_CACHE, *_CSR, *_PER_HEAD)
 _STORED = ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero")
-_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", *_STORED)
+_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", "rotary", *_STORED)
 
 _TABLE = (
     Operation(
@@ -176,12 +176,15 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operatio
 
 _LATENT = (
     Array("ckv_cache", ("num_frames", "page_size", "rank"), "storage", "latents by frame: values, and keys of q_nope"),
-    Array("kpe_cache", ("num_frames", "page_size", "rope_dim"), "storage", "rotated keys by frame, shared by all heads"),
+    Array("kpe_cache", ("num_frames", "page_size", "rope_dim"), "storage", "rotated keys by frame, for all heads"),
     *_CSR,
     Array("sinks", ("num_qo_heads",), "accumulator", "sink logit per query head, -inf = none", optional=True),
 )
-_LATENT_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap")
-_LATENT_RULES = ("S1", "S2", "S3", "S5", "S7", "S8", "S9", "S11", "S13", "S15", "S19", "S20", "S21", "S23")
+_LATENT_STORED = tuple(f"{side}_{part}" for side in ("ckv", "kpe") for part in ("format", "scale", "zero"))
+_LATENT_OPTIONS = ("sm_scale", "window", "attention_chunk", "softcap", *_LATENT_STORED)
+_LATENT_RULES = (
+    *("S1", "S2", "S3", "S5", "S7", "S8", "S9", "S11", "S13", "S15", "S16", "S17", "S18", "S19", "S20", "S21", "S23"),
+)
 
 
 def _latent_queries(tokens: str) -> tuple[Array, Array, Array]:
@@ -197,7 +200,8 @@ def _ordered(operation: Operation) -> Operation:
     """Return the operation in ordered arithmetic: the same arguments, float32, equal bits."""
     arrays = tuple(replace(array, dtype="narrow_query") if array.name == "q" else array for array in operation.arrays)
     name = operation.name.replace("paged", "ordered")
-    return Operation(name, arrays, (*operation.options, "splits"), Agreement.ORDERED, operation.rules)
+    options = tuple(option for option in operation.options if option != "rotary")
+    return Operation(name, arrays, (*options, "splits"), Agreement.ORDERED, operation.rules)
 
 
 _EXTENDED = (
@@ -251,7 +255,7 @@ DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 NOT_BUILT: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "numpy": frozenset(),
-        "cuda": frozenset(_STORED),
+        "cuda": frozenset({"rotary", *_STORED}),
     }
 )
 """Keywords of the contract that a backend does not compute yet; passing one is a ContractError."""

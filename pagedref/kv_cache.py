@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import backends
+from pagedref._cache_files import CacheFiles
 from pagedref._pool import FramePool
 from pagedref._step import MemoryReport, Step
 from pagedref.attention.state import AttentionState
@@ -25,7 +26,7 @@ __all__ = ["MemoryReport", "PagedKVCache", "Step"]
 Array = npt.NDArray[Any]
 
 
-class PagedKVCache:
+class PagedKVCache(CacheFiles):
     """Hold the keys and values of many sequences in one pool of frames.
 
     Parameters
@@ -181,9 +182,8 @@ class PagedKVCache:
         """
         ids, counts = np.asarray(seq_ids, np.int64), np.asarray(num_tokens, np.int64)
         if ids.shape != counts.shape or ids.ndim != 1:
-            raise ContractError(
-                f"begin: num_tokens does not fit seq_ids, got {counts.shape} and {ids.shape}, need one for each"
-            )
+            got = f"{counts.shape} and {ids.shape}"
+            raise ContractError(f"begin: num_tokens does not fit seq_ids, got {got}, need one for each")
         open_tokens = self.manager.reserved(ids)
         if open_tokens.any():
             at = int(ids[np.argmax(open_tokens > 0)])

@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from pagedref import validate
 from pagedref.addressing import offset_of, page_of, slot_of
-from pagedref.call import AttentionCall, _masks, _refuse_faults
+from pagedref.call import AttentionCall, read_masks, refuse_faults
 from pagedref.errors import PageFault
-from pagedref.kv_format import KVFormat
+from pagedref.kv_format import KINDS, KVFormat
 from pagedref.numerics import accumulator
 from pagedref.options import AttentionOptions, attention_options
+from pagedref.storage import Storage, storage, unpacked
 
 __all__ = ["LatentCall", "mla_call"]
 
@@ -39,10 +40,14 @@ class LatentCall:
         The same as attention with one kv head: ``head_dim`` is rank + rope_dim, ``v_head_dim`` is rank.
     by_token : bool
         Whether the pages of `call` are single tokens and its `kv_indices` are slots (a sparse selection).
+    ckv, kpe : Storage
+        Stored form of the two caches. Scales and zero points have an axis of kv heads, of size 1 (S17).
     """
 
     call: AttentionCall
     by_token: bool
+    ckv: Storage
+    kpe: Storage
 
 
 def mla_call(function: str, backend: str, given: Mapping[str, Any], keywords: Mapping[str, Any]) -> LatentCall:
@@ -72,14 +77,13 @@ def mla_call(function: str, backend: str, given: Mapping[str, Any], keywords: Ma
     if keywords.get("sm_scale") is None:
         rule = "a number: the absorbed form cannot know 1/sqrt(qk_nope + qk_rope) (S13)"
         validate.fail(function, "sm_scale", "is missing", None, rule)
-    dims = validate.arrays(function, backend, given)
+    forms = {f"{side}_cache": keywords.get(f"{side}_format") for side in ("ckv", "kpe")}
+    seen = {name: unpacked(array, forms[name]) if name in forms else array for name, array in given.items()}
+    dims = validate.arrays(function, backend, seen)
     if given["q_pe"].dtype != given["q_nope"].dtype:
         need = f"{given['q_nope'].dtype} as q_nope has"
         validate.fail(function, "q_pe", "has another type", given["q_pe"].dtype, need)
-    for name in ("ckv_cache", "kpe_cache"):
-        if KVFormat.of(given[name].dtype).integer:
-            need = "a floating type: latents have no scales (S16)"
-            validate.fail(function, name, "is an array of integers", given[name].dtype, need)
+    sides = [_stored(function, side, given, dims, keywords) for side in ("ckv", "kpe")]
     for name, size in (("ckv_cache", "page_size"), ("q_nope", "num_qo_heads"), ("q_nope", "rank")):
         if dims[size] < 1:
             validate.fail(function, name, f"has an empty axis {size}", dims[size], f"{size} >= 1")
@@ -102,13 +106,28 @@ def mla_call(function: str, backend: str, given: Mapping[str, Any], keywords: Ma
         **{name: keywords.get(name) for name in ("sm_scale", "window", "attention_chunk", "softcap")},
     )
     dims |= {"num_kv_heads": 1, "head_dim": dims["rank"] + dims["rope_dim"], "v_head_dim": dims["rank"]}
-    masks = [] if mask is None else _masks(function, mask, qo_indptr, kv_lens)
+    masks = [] if mask is None else read_masks(function, mask, qo_indptr, kv_lens)
     call = AttentionCall(options, dims, dims["num_qo_heads"], qo_indptr, indptr, frames, kv_lens, masks)
     if selection is not None:
-        return LatentCall(_by_token(function, call, selection), by_token=True)
+        return LatentCall(_by_token(function, call, selection), True, *sides)
     if frames.size and frames.min() < 0:
-        _refuse_faults(function, call)
-    return LatentCall(call, by_token=False)
+        refuse_faults(function, call)
+    return LatentCall(call, False, *sides)
+
+
+def _stored(
+    function: str, side: str, given: Mapping[str, Any], dims: Mapping[str, int], keywords: Mapping[str, Any]
+) -> Storage:
+    """Check format, scales and zero points of one of the caches: that of a cache with one kv head."""
+    form, name = keywords.get(f"{side}_format"), f"{side}_format"
+    if form is None and given[f"{side}_cache"].dtype == np.uint8:
+        validate.fail(function, name, "is missing", None, "a format: uint8 says nothing by itself (S15)")
+    if form is not None and not isinstance(form, KVFormat) and form not in KINDS:
+        validate.fail(function, name, "is not a kind", form, f"a KVFormat or one of {', '.join(KINDS)} (S15)")
+    size = dims["rank" if side == "ckv" else "rope_dim"]
+    scales = {f"{side}_{part}": keywords.get(f"{side}_{part}") for part in ("scale", "zero")}
+    one_head = {**dims, "num_kv_heads": 1, "v_head_dim": size}
+    return storage(function, side, given[f"{side}_cache"], one_head, {"kv_format": form, **scales})
 
 
 def _by_token(function: str, call: AttentionCall, selection: npt.NDArray[Any]) -> AttentionCall:

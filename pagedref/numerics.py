@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 __all__ = ["EXP_ULPS", "LOG_ULPS", "TANH_ULPS", "accumulator", "gamma", "tiny", "unit_roundoff", "widen_bfloat16"]
 
-EXP_ULPS = 4.0
+EXP_ULPS = 3.0
 """Largest error granted to ``exp``, in ulp: NumPy states 2.52 for its vector float32 ``exp``, CUDA's ``expf`` 2."""
 
 LOG_ULPS = 4.0

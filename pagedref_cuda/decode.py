@@ -98,6 +98,7 @@ def paged_decode(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    rotary: object = None,
     kv_format: object = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
@@ -134,7 +135,7 @@ def paged_decode(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,) of float32, optional
         One more logit per head, without a value (S11).
-    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+    rotary, kv_format, k_scale, v_scale, k_zero, v_zero : optional
         Scales of a quantised cache; not built yet, must be None.
 
     Returns
@@ -173,6 +174,7 @@ def paged_decode(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "rotary": rotary,
         "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,

@@ -3,8 +3,8 @@
 Docstrings of properties and constants are kept as they are written: napoleon reads the text before a colon in them as a
 type ("Holders of every frame: a read-only view"), so the text is put back after it.
 
-A name that is not found where it is used, such as ``:class:`Token``` in another module than its own, leads to the one
-object of that name, if there is one only.
+A name that is not found where it is used, such as ``:class:`Token``` in another module than its own, or under the name
+that its package offers (``pagedref.attention.paged_decode``), leads to the object of that name, if there is but one.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ def restore(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def by_last_word(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.Element) -> nodes.Element | None:
-    word = node["reftarget"]
-    if node.get("refdomain") != "py" or "." in word:
+    if node.get("refdomain") != "py":
         return None
+    package, dot, word = node["reftarget"].rpartition(".")
     objects = env.get_domain("py").data["objects"]
-    found = [(name, entry) for name, entry in objects.items() if name.endswith(f".{word}") and not entry.aliased]
+    found = [
+        (name, entry)
+        for name, entry in objects.items()
+        if name.startswith(package + dot) and name.endswith(f".{word}") and not entry.aliased
+    ]
     if len(found) != 1:
         return None
     ((name, entry),) = found

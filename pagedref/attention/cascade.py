@@ -108,8 +108,8 @@ def cascade_attention(
 
     Notes
     -----
-    Mutates: nothing. Agreement: BOUND, with one merge more for each level but the first. A level whose rows do not all see the
-    same keys, and not those of the causal rule either, takes a mask of rows times keys.
+    Mutates: nothing. Agreement: BOUND, with one merge more for each level but the first. A level whose rows do not all
+    see the same keys, and not those of the causal rule either, takes a mask of rows times keys.
 
     References
     ----------
@@ -166,6 +166,7 @@ def cascade_mla(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    **stored: Any,
 ) -> AttentionState:
     """Attend over latent pages level by level and merge (S10, S13).
 
@@ -177,6 +178,8 @@ def cascade_mla(
         As in :func:`cascade_attention`.
     causal : bool
         Key position <= query position (S4).
+    **stored
+        Keywords of quantised caches, as in ``mla_prefill``.
 
     Returns
     -------
@@ -223,7 +226,7 @@ def cascade_mla(
     wide = q_nope.astype(dtype, copy=False), q_pe.astype(dtype, copy=False)
 
     def attend(level: CascadeLevel, visible: dict[str, Any]) -> AttentionState:
-        keywords = {"sm_scale": sm_scale, "softcap": softcap, **visible}
+        keywords = {"sm_scale": sm_scale, "softcap": softcap, **visible, **stored}
         return mla_prefill(*wide, level.qo_indptr, ckv_cache, kpe_cache, *level[1:], **keywords)
 
     return _merged(levels, placed, rules, q_nope.dtype, attend)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagedref.attention.rotary import Rotary, check_rotary
 from pagedref.attention.state import AttentionState
 from pagedref.attention.tiles import attend
 from pagedref.call import attention_call
@@ -32,6 +33,7 @@ def paged_decode(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    rotary: Rotary | None = None,
     kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
@@ -68,6 +70,8 @@ def paged_decode(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,), optional
         One more logit per head, without a value (S11).
+    rotary : Rotary, optional
+        The cache stores keys unrotated: each is turned by its own position as it is read; `q` comes in rotated.
     kv_format, k_scale, v_scale, k_zero, v_zero : optional
         The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
@@ -119,6 +123,7 @@ def paged_decode(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "rotary": rotary,
         "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
@@ -126,4 +131,6 @@ def paged_decode(
         "v_zero": v_zero,
     }
     call = attention_call("paged_decode", "numpy", arrays, keywords)
-    return attend(call, np.asarray(q), k_cache, v_cache)
+    if rotary is not None:
+        check_rotary("paged_decode", rotary, call.dims["head_dim"])
+    return attend(call, np.asarray(q), k_cache, v_cache, rotary)

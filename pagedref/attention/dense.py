@@ -35,12 +35,36 @@ class DenseState(NamedTuple):
         Natural log; ``-inf`` where no key is seen.
     out_bound, lse_bound : arrays of float64 or None
         ``|backend - oracle|`` is at most this; None unless asked for.
+    weights : array (q_len, num_qo_heads, kv_len) of float64 or None
+        Share of each key in the output; 0 where it is invisible, and throughout a row that sees nothing. What a row
+        lacks to 1 is the share of the sink. None unless asked for.
     """
 
     out: Float64
     lse: Float64
     out_bound: Float64 | None
     lse_bound: Float64 | None
+    weights: Float64 | None = None
+
+    def rows(self, begin: int, end: int) -> DenseState:
+        """Return some of the query rows.
+
+        Parameters
+        ----------
+        begin, end : int
+            Rows ``begin .. end - 1``.
+
+        Returns
+        -------
+        DenseState
+            Views.
+        """
+
+        def some(part: Float64 | None) -> Float64 | None:
+            return None if part is None else part[begin:end]
+
+        out_bound, lse_bound = some(self.out_bound), some(self.lse_bound)
+        return DenseState(self.out[begin:end], self.lse[begin:end], out_bound, lse_bound, some(self.weights))
 
 
 def dense_attention(
@@ -57,6 +81,7 @@ def dense_attention(
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
     with_bound: bool = False,
+    with_weights: bool = False,
     arithmetic: Arithmetic | None = None,
 ) -> DenseState:
     """Attend in float64 with the last `q_len` tokens of one sequence.
@@ -73,13 +98,15 @@ def dense_attention(
         As in ``paged_prefill``; `mask` is one array (q_len, kv_len).
     with_bound : bool
         Also compute a forward error bound per element.
+    with_weights : bool
+        Also return the attention weights.
     arithmetic : Arithmetic, optional
         The arithmetic that the bound is for; float32 by default.
 
     Returns
     -------
     DenseState
-        Output, lse and, on request, their bounds.
+        Output, lse and, on request, their bounds and the weights.
 
     Raises
     ------
@@ -90,7 +117,7 @@ def dense_attention(
     -----
     Mutates: nothing. The bound follows each rounding of a backend through the formula: a dot product of n terms errs
     by at most ``gamma(n)`` times the sum of absolute products, an error e of a score is a factor ``exp(e)`` of its
-    weight, and a quotient of two sums errs by the sum of both relative errors. See the chapter on error bounds.
+    weight, and what is wrong with a weight moves the output along ``value - out``. See the chapter on error bounds.
 
     References
     ----------
@@ -104,6 +131,8 @@ def dense_attention(
     >>> state = dense_attention(q, k, v)
     >>> float(state.out[0, 0, 0]), round(float(np.exp(state.lse[0, 0])), 9)
     (0.25, 4.0)
+    >>> dense_attention(q, k, v, with_weights=True).weights.ravel().tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
     name = "dense_attention"
     for argument, array in (("q", q), ("k", k), ("v", v)):
@@ -133,15 +162,21 @@ def dense_attention(
     positions = np.arange(q_len, dtype=np.int64) + (kv_len - q_len)
     start, stop = options.intervals(positions, kv_len)
     shape = (q_len, num_qo_heads, values.shape[2])
-    bounds = (np.zeros(shape), np.zeros(shape[:2])) if with_bound else (None, None)
-    result = DenseState(np.zeros(shape), np.full(shape[:2], -np.inf), *bounds)
+    result = DenseState(
+        out=np.zeros(shape),
+        lse=np.full(shape[:2], -np.inf),
+        out_bound=np.zeros(shape) if with_bound else None,
+        lse_bound=np.zeros(shape[:2]) if with_bound else None,
+        weights=np.zeros((*shape[:2], kv_len)) if with_weights else None,
+    )
     for row in range(q_len):
         seen = np.arange(start[row], stop[row])
         if mask is not None:
             seen = seen[mask[row, seen]]
         query = q[row].astype(np.float64)
+        some = seen if mask is not None else slice(int(start[row]), max(int(start[row]), int(stop[row])))  # a view
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            _row(options, rounding, query, keys[seen], values[seen], int(positions[row]), seen, result, row)
+            _row(options, rounding, query, keys[some], values[some], int(positions[row]), seen, result, row)
     return result
 
 
@@ -163,8 +198,11 @@ def _row(
     for modify in score_modifiers(options, len(scores)):
         modify(layout, np.array([position]), seen)
     if result.out_bound is not None:
-        magnitude = abs(options.sm_scale) * np.einsum("hd,khd->hk", np.abs(query), np.abs(keys))
-        error = score_error(options, rounding, raw, magnitude, query.shape[1], seen - position)
+        size, scale = np.abs(query), abs(options.sm_scale)
+        magnitude = scale * np.einsum("hd,khd->hk", size, np.abs(keys))
+        off = rounding.stored_error(keys, rounding.key_step)
+        shift = 0.0 if off is None else scale * np.einsum("hd,khd->hk", size, off)
+        error = score_error(options, rounding, raw, magnitude, query.shape[1], seen - position, shift)
     else:
         error = np.zeros_like(scores)
     if options.sinks is not None:  # one more key, without a value
@@ -180,6 +218,9 @@ def _row(
     weights = weights / np.where(empty, 1, total)
     result.out[row] = np.einsum("hk,khd->hd", weights, values)
     result.lse[row] = np.where(empty, -np.inf, top + np.log(total))[:, 0]
+    if result.weights is not None:
+        result.weights[row][:, seen] = weights[:, : len(seen)]
     if result.out_bound is not None and result.lse_bound is not None:
-        bounds = state_bounds(rounding, scores, error, weights, values, result.out[row], result.lse[row])
+        sink = options.sinks is not None
+        bounds = state_bounds(rounding, scores, error, weights, values, result.out[row], result.lse[row], sink=sink)
         result.out_bound[row], result.lse_bound[row] = bounds

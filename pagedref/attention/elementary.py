@@ -49,7 +49,7 @@ _INFINITY, _NAN = _f(np.inf), _f(np.nan)
 _NO_SIGN = np.int32(0x7FFFFFFF)
 
 
-def select(condition: Flags, yes: Float32, no: Float32) -> Float32:
+def select(condition: Flags, yes: Float32 | np.float32, no: Float32 | np.float32) -> Float32:
     """Return `yes` where `condition` holds and `no` elsewhere, bit for bit.
 
     Parameters
@@ -69,12 +69,13 @@ def select(condition: Flags, yes: Float32, no: Float32) -> Float32:
     [1.0, 4.0]
     """
     mask = -np.int32(condition)  # all bits or none
-    bits: Float32 = np.int32((yes.view(np.int32) & mask) | (no.view(np.int32) & ~mask)).view(np.float32)
-    return bits
+    bits: Any = np.int32((yes.view(np.int32) & mask) | (no.view(np.int32) & ~mask)).view(np.float32)
+    result: Float32 = bits
+    return result
 
 
 def ordered_exp(x: Float32) -> Float32:
-    """Return ``exp(x)``, at most 0.53 ulp from the exact value.
+    """Return ``exp(x)``, at most 0.69 ulp from the exact value (0.77 ulp where that is subnormal).
 
     Parameters
     ----------
@@ -89,9 +90,9 @@ def ordered_exp(x: Float32) -> Float32:
 
     Notes
     -----
-    Agreement: ORDERED. Operations: 2 comparisons, 13 multiplications, 14 additions and subtractions, 6 on integers.
-    The remainder is carried in two numbers: what the subtraction of ``n * low`` and the sum ``1 + r`` lose is added back
-    in the end.
+    Agreement: ORDERED. Operations: minimum, maximum, 12 multiplications, 17 additions and subtractions; shifts, sums
+    and reinterpretations of int32. What the subtraction of ``n * low`` and the sum ``1 + r`` lose is added back at the
+    end.
 
     References
     ----------
@@ -121,9 +122,10 @@ def ordered_exp(x: Float32) -> Float32:
     total = total + (rest + (lost + (r * r) * q))
     power = np.int32(shifted.view(np.int32) - _ROUND_BITS)
     half = power >> 1  # two factors: either alone stays normal, and only the second product rounds
-    first: Float32 = np.int32((half + 127) << 23).view(np.float32)
-    second: Float32 = np.int32((power - half + 127) << 23).view(np.float32)
-    return total * first * second
+    first: Any = np.int32((half + 127) << 23).view(np.float32)
+    second: Any = np.int32((power - half + 127) << 23).view(np.float32)
+    result: Float32 = total * first * second
+    return result
 
 
 def _log_parts(x: Float32) -> tuple[Float32, Float32]:
@@ -154,8 +156,7 @@ def _log_parts(x: Float32) -> tuple[Float32, Float32]:
 
 def _log_of_others(x: Float32) -> Float32:
     """Return the logarithm of what is not a positive finite number: -inf of 0, inf of inf, else NaN."""
-    infinite = select(x == _INFINITY, x, x - x + _NAN)
-    return select(x == _ZERO, -_ONE / (x * x), infinite)
+    return select(x == _ZERO, -_INFINITY, select(x == _INFINITY, _INFINITY, _NAN))
 
 
 def ordered_log(x: Float32) -> Float32:
@@ -174,8 +175,8 @@ def ordered_log(x: Float32) -> Float32:
 
     Notes
     -----
-    Agreement: ORDERED. Operations: 16 multiplications, 18 additions and subtractions, selections and integer operations
-    on bit patterns.
+    Agreement: ORDERED. Operations: 16 multiplications, 17 additions and subtractions, comparisons, selections and
+    operations on int32.
 
     References
     ----------
@@ -245,7 +246,7 @@ def ordered_tanh(x: Float32) -> Float32:
     [0.46211716532707214, -1.0, 1.0000000031710769e-30]
     """
     bits = x.view(np.int32)
-    size: Float32 = np.int32(bits & _NO_SIGN).view(np.float32)
+    size: Any = np.int32(bits & _NO_SIGN).view(np.float32)
     z = size * size
     t = _T4 + z * _T5
     t = _T3 + z * t
@@ -255,5 +256,6 @@ def ordered_tanh(x: Float32) -> Float32:
     near = size + (size * z) * t
     far = _ONE - _TWO / (ordered_exp(_TWO * size) + _ONE)
     result = select(size < _TANH_BORDER, near, far).view(np.int32)
-    signed: Float32 = np.int32(result | (bits & ~_NO_SIGN)).view(np.float32)
-    return signed
+    signed: Any = np.int32(result | (bits & ~_NO_SIGN)).view(np.float32)
+    answer: Float32 = signed
+    return answer

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from pagedref.addressing import frame_of_slot, offset_of_slot
 from pagedref.attention import parallel
-from pagedref.attention.quantize import widen
+from pagedref.attention.quantize import dequantize
 from pagedref.attention.state import AttentionState
 from pagedref.attention.tiles import attend_rows, rows_per_tile, tokens_per_tile
-from pagedref.kv_format import KVFormat
 from pagedref.mla_call import LatentCall
 from pagedref.numerics import accumulator
+from pagedref.storage import Storage
 
 __all__ = ["LatentReader", "ValueReader", "attend_latent"]
 
@@ -31,28 +31,20 @@ class LatentReader:
 
     Parameters
     ----------
+    latent : LatentCall
+        The checked call: how the caches are stored, and whether `frames` are slots.
     ckv_cache : array (num_frames, page_size, rank)
         Latents; any strides.
     kpe_cache : array (num_frames, page_size, rope_dim)
         Rotated keys; any strides.
     dtype : dtype
         Accumulator type.
-    by_token : bool
-        Whether tokens are read one by one, by slot, instead of whole pages by frame.
     """
 
-    def __init__(self, ckv_cache: Array, kpe_cache: Array, dtype: np.dtype[Any], *, by_token: bool) -> None:
-        self._caches = ckv_cache, kpe_cache
-        self._forms = tuple(KVFormat.of(cache.dtype) for cache in self._caches)
-        self._by_token = by_token
-        self.tile: Array = np.empty((0, 1, ckv_cache.shape[2] + kpe_cache.shape[2]), dtype)
-
-    def _fetch(self, cache: Array, entries: Array) -> Array:
-        """Return the numbers of some frames or slots as stored: (entries, tokens of each, dim)."""
-        if self._by_token:
-            frames, offsets = (part(entries, cache.shape[1]) for part in (frame_of_slot, offset_of_slot))
-            return np.asarray(cache[frames, offsets])[:, None]
-        return np.asarray(cache[entries])
+    def __init__(self, latent: LatentCall, ckv_cache: Array, kpe_cache: Array, dtype: np.dtype[Any]) -> None:
+        self._sides = (ckv_cache, latent.ckv), (kpe_cache, latent.kpe)
+        self._by_token = latent.by_token
+        self.tile: Array = np.empty((0, 1, latent.call.dims["head_dim"]), dtype)
 
     def read(self, frames: Array, stop: int) -> tuple[Array, None]:
         """Return the keys of the first `stop` tokens of some frames (or slots).
@@ -67,18 +59,33 @@ class LatentReader:
         Returns
         -------
         array (stop, 1, rank + rope_dim), None
-            Valid until the next read; latents have no scales of their own.
+            Valid until the next read; scales are in the numbers already.
         """
-        tokens = len(frames) * (1 if self._by_token else self._caches[0].shape[1])
+        tokens = len(frames) * (1 if self._by_token else self._sides[0][0].shape[1])
         if len(self.tile) < tokens:
             self.tile = np.empty((tokens, *self.tile.shape[1:]), self.tile.dtype)
         first = 0
-        for cache, form in zip(self._caches, self._forms, strict=True):
-            dim = cache.shape[2]
-            numbers = widen(self._fetch(cache, frames), form)  # (entries, tokens of each, dim)
-            self.tile[:tokens, 0, first : first + dim] = numbers.reshape(tokens, dim)
+        for cache, storage in self._sides:
+            numbers = self._numbers(cache, storage, frames)  # (pages, tokens of each, 1, dim)
+            dim = numbers.shape[-1]
+            self.tile[:tokens, :, first : first + dim] = numbers.reshape(tokens, 1, dim)
             first += dim
         return self.tile[:stop], None
+
+    def _numbers(self, cache: Array, storage: Storage, frames: Array) -> Array:
+        """Return the numbers of some frames or slots: (pages, tokens of each, 1, dim)."""
+        if not self._by_token:
+            return dequantize(np.asarray(cache[frames])[:, :, None], storage.form, *storage.of_frames(frames))
+        owners, offsets = (part(frames, cache.shape[1]) for part in (frame_of_slot, offset_of_slot))
+        scale, zero = (_of_slots(part, owners, offsets) for part in (storage.scale, storage.zero))
+        return dequantize(np.asarray(cache[owners, offsets])[:, None, None], storage.form, scale, zero)
+
+
+def _of_slots(part: Array | None, frames: Array, offsets: Array) -> Array | None:
+    """Return scales or zero points of some slots, to broadcast against (slots, 1, 1)."""
+    if part is None or part.ndim < 2:
+        return part
+    return np.asarray(part[frames] if part.ndim == 2 else part[frames, offsets])[:, None]
 
 
 class ValueReader:
@@ -148,7 +155,7 @@ def attend_latent(latent: LatentCall, q_nope: Array, q_pe: Array, ckv_cache: Arr
 
     def work(piece: int) -> None:
         sequence, first, stop = pieces[piece]
-        keys = LatentReader(ckv_cache, kpe_cache, dtype, by_token=latent.by_token)
+        keys = LatentReader(latent, ckv_cache, kpe_cache, dtype)
         readers = keys, ValueReader(keys, dims["rank"])
         begin = int(call.qo_indptr[sequence])
         with np.errstate(all="ignore"):  # a thread has its own

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pagedref.attention.decode import Window
 from pagedref.attention.latent import attend_latent
 from pagedref.attention.state import AttentionState
+from pagedref.kv_format import KVFormat
 from pagedref.mla_call import mla_call
 
 __all__ = ["mla_decode", "mla_prefill"]
@@ -37,6 +38,12 @@ def mla_decode(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    ckv_format: KVFormat | str | None = None,
+    kpe_format: KVFormat | str | None = None,
+    ckv_scale: Array | float | None = None,
+    kpe_scale: Array | float | None = None,
+    ckv_zero: Array | None = None,
+    kpe_zero: Array | None = None,
 ) -> AttentionState:
     """Attend over latent pages with one query token per sequence, the last of its sequence (S13).
 
@@ -48,10 +55,10 @@ def mla_decode(
         Absorbed queries (:func:`pagedref.attention.mla_absorb`).
     q_pe : array (num_seqs, num_qo_heads, rope_dim) of the same type
         Rotated queries.
-    ckv_cache : array (num_frames, page_size, rank) of a floating storage type
+    ckv_cache : array (num_frames, page_size, rank) of a storage type
         Latents, normalised; any strides (S23).
-    kpe_cache : array (num_frames, page_size, rope_dim) of a floating storage type
-        Rotated keys, one for all heads; may have another type than `ckv_cache`.
+    kpe_cache : array (num_frames, page_size, rope_dim) of a storage type
+        Rotated keys, one for all heads; may be stored in another form than `ckv_cache`.
     kv_indptr : array (num_seqs + 1,) of int32 or int64
         Where the pages of each sequence start in `kv_indices`.
     kv_indices : array (num_pages,) of int32 or int64
@@ -71,6 +78,11 @@ def mla_decode(
         ``softcap * tanh(score / softcap)``, > 0 (S2).
     sinks : array (num_qo_heads,), optional
         One more logit per head, without a value (S11).
+    ckv_format, kpe_format : KVFormat or str, optional
+        How the caches are stored; by default what their types say (S15).
+    ckv_scale, kpe_scale, ckv_zero, kpe_zero : optional
+        Scales and zero points, shaped as those of a cache with one kv head (S17); ``append_kv`` writes latents if it is
+        given the caches with such an axis, ``ckv_cache[:, :, None]``.
 
     Returns
     -------
@@ -118,7 +130,18 @@ def mla_decode(
         "kv_last_page_len": kv_last_page_len,
         "sinks": sinks,
     }
-    keywords = {"sm_scale": sm_scale, "window": window, "attention_chunk": attention_chunk, "softcap": softcap}
+    keywords = {
+        "sm_scale": sm_scale,
+        "window": window,
+        "attention_chunk": attention_chunk,
+        "softcap": softcap,
+        "ckv_format": ckv_format,
+        "kpe_format": kpe_format,
+        "ckv_scale": ckv_scale,
+        "kpe_scale": kpe_scale,
+        "ckv_zero": ckv_zero,
+        "kpe_zero": kpe_zero,
+    }
     latent = mla_call("mla_decode", "numpy", arrays, keywords)
     return attend_latent(latent, np.asarray(q_nope), np.asarray(q_pe), ckv_cache, kpe_cache)
 
@@ -141,6 +164,12 @@ def mla_prefill(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
+    ckv_format: KVFormat | str | None = None,
+    kpe_format: KVFormat | str | None = None,
+    ckv_scale: Array | float | None = None,
+    kpe_scale: Array | float | None = None,
+    ckv_zero: Array | None = None,
+    kpe_zero: Array | None = None,
 ) -> AttentionState:
     """Attend over latent pages with any number of query tokens per sequence, the last ones of it (S13).
 
@@ -163,7 +192,7 @@ def mla_prefill(
     sparse_positions : array (num_tokens, top_k) of int32 or int64, optional
         Key positions that each query sees, in any order, each at most once, -1 = unused; in place of the causal rule.
         A mask, a window, a chunk and ``causal=True`` hold beside it: a key is visible if all of them agree.
-    window, attention_chunk, softcap, sinks
+    window, attention_chunk, softcap, sinks, ckv_format, kpe_format, ckv_scale, kpe_scale, ckv_zero, kpe_zero
         As in :func:`mla_decode`.
 
     Returns
@@ -217,6 +246,12 @@ def mla_prefill(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "ckv_format": ckv_format,
+        "kpe_format": kpe_format,
+        "ckv_scale": ckv_scale,
+        "kpe_scale": kpe_scale,
+        "ckv_zero": ckv_zero,
+        "kpe_zero": kpe_zero,
     }
     latent = mla_call("mla_prefill", "numpy", arrays, keywords)
     return attend_latent(latent, np.asarray(q_nope), np.asarray(q_pe), ckv_cache, kpe_cache)

@@ -8,13 +8,15 @@ rounded one by one: multiplication, addition, subtraction, division, comparison,
 1. each number of the query becomes ``number * high + number * low``, with ``high = float32(sm_scale)`` and
    ``low = float32(sm_scale - high)``: one float32 alone would be off by up to 6e-8 of every score;
 2. score of a key: products ``query * key``, added by :func:`~pagedref.attention.tree.tree_products` over `head_dim`;
-3. softcap: ``cap * tanh(score / cap)``; 4. ALiBi: ``score + slope * float32(key position - query position)``;
+3. softcap: ``cap * tanh(score / cap)``;
+4. ALiBi, with ``d = float32(key position - query position)``: ``(score + low * d) + high * d``, where ``high`` is the
+   slope without its last 12 bits and ``low = slope - high``, so that neither product is rounded up to 4096 positions;
 5. in a tile of 32 positions, with -inf for keys that are not seen: ``top = max``, ``weight = exp(score - top)``, their
    tree sum, and for each number of the values the tree sum of ``weight * value``;
 6. tiles are merged along the tree (:func:`~pagedref.attention.tree.merge`);
 7. the sink is one more state ``(sink, 1, 0)``, merged from the right;
-8. ``out = values / total``, ``lse = ordered_lse(top, total)``, which is ``top + log(total)``; a row of weight 0 is ``(0, -inf)``, a zero is +0, and a NaN is
-   the one with bits 0x7FC00000.
+8. ``out = values / total`` and ``lse = top + log(total)`` (:func:`~pagedref.attention.elementary.ordered_lse`); a row
+   of weight 0 is ``(0, -inf)``, a zero is +0, and a NaN is the one with bits 0x7FC00000.
 """
 
 from __future__ import annotations
@@ -27,133 +29,24 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import validate
-from pagedref.addressing import num_pages, offset_of, page_of
+from pagedref.addressing import page_of
 from pagedref.attention import parallel
 from pagedref.attention.decode import Window
-from pagedref.attention.elementary import ordered_exp, ordered_lse, ordered_tanh
-from pagedref.attention.quantize import dequantize
+from pagedref.attention.elementary import ordered_lse
+from pagedref.attention.ordered_rows import OrderedRows
 from pagedref.attention.state import AttentionState
-from pagedref.attention.tree import TILE, Forest, Partial, aligned_nodes, merge, merge_tiles, tree_products, tree_sum
+from pagedref.attention.tree import TILE, Forest, Partial, aligned_nodes, merge
 from pagedref.call import AttentionCall, attention_call
 from pagedref.kv_format import KVFormat
-from pagedref.storage import Storage
 
 __all__ = ["ordered_attention", "ordered_decode", "ordered_prefill"]
 
 Array = npt.NDArray[Any]
-Float32 = npt.NDArray[np.float32]
-IndexArray = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Splits = int | Sequence[int] | None
 
 _PRODUCTS = 1 << 19  # float32 numbers in the largest temporary array: two MiB stay near a core
 _INFINITY, _NAN = np.float32(np.inf), np.float32(np.nan)
 _ZERO = np.float32(0)
-
-
-def _two_parts(number: float) -> tuple[np.float32, np.float32]:
-    """Return a number as the sum of two float32."""
-    with np.errstate(over="ignore"):
-        high = np.float32(number)
-    return high, np.float32(number - float(high)) if np.isfinite(high) else _ZERO
-
-
-def _by_dim(tokens: Float32) -> Float32:
-    """Return tokens (TILE, tiles, num_kv_heads, dim) as (dim, num_kv_heads, TILE * tiles), the keys side by side."""
-    *_, heads, dim = tokens.shape
-    flat = tokens.reshape(-1, heads, dim)
-    if heads * dim < 256:
-        return np.ascontiguousarray(flat.transpose(2, 1, 0))
-    columns: Float32 = np.empty((heads, dim, len(flat) + 16), np.float32)[:, :, : len(flat)]  # 16: no power of two
-    for key, token in enumerate(flat):  # three times as fast as one transposition
-        columns[:, :, key] = token
-    return columns.transpose(1, 0, 2)
-
-
-class _Rows:
-    """Some query rows of one sequence, and how they see a run of tiles."""
-
-    def __init__(self, call: AttentionCall, sequence: int, first_row: int, stop_row: int, query: Array) -> None:
-        dims, options = call.dims, call.options
-        self._call, self._sequence, self._slice = call, sequence, slice(first_row, stop_row)
-        self._kv_len = int(call.kv_lens[sequence])
-        self._rows, self._heads = stop_row - first_row, dims["num_kv_heads"]
-        query, (high, low) = query.astype(np.float32, copy=False), _two_parts(options.sm_scale)
-        scaled = query * high + query * low
-        grouped = scaled.reshape(self._rows, self._heads, call.group_size, -1)  # (rows, num_kv_heads, group, head_dim)
-        by_dim = grouped.transpose(3, 1, 0, 2).reshape(dims["head_dim"], self._heads, -1, 1)
-        self._scaled = np.ascontiguousarray(by_dim)  # (head_dim, num_kv_heads, rows * group, 1)
-        self._positions = call.positions(sequence)[first_row:stop_row]
-        self._start, self._stop = options.intervals(self._positions, self._kv_len)
-        live = self._start < self._stop
-        pages = call.visible_pages(sequence, first_row, stop_row)
-        self._visible = np.zeros(int(num_pages(self._kv_len, dims["page_size"])), bool)
-        self._visible[pages] = True
-        self.first_tile = int(page_of(self._start[live].min(), TILE)) if live.any() else 0
-        self.stop_tile = int(num_pages(self._stop[live].max(), TILE)) if live.any() else 0
-
-    def _read(self, cache: Array, storage: Storage, keys: IndexArray, readable: Flags) -> Float32:
-        """Return the tokens at positions `keys` (TILE, tiles), 0 where there is none that a row may see."""
-        page_size = self._call.dims["page_size"]
-        live = keys[readable]
-        frames = self._call.kv_indices[self._call.kv_indptr[self._sequence] + page_of(live, page_size)]
-        offsets = offset_of(live, page_size)
-        found = cache[frames, offsets]  # (live, num_kv_heads, dim)
-        if storage.form.dtype != np.float32 or not storage.plain:
-            scale, zero = (
-                part if part is None or part.ndim < 2 else part[frames] if part.ndim == 2 else part[frames, offsets]
-                for part in (storage.scale, storage.zero)
-            )
-            found = dequantize(found, storage.form, scale, zero).astype(np.float32, copy=False)
-        if readable.all():
-            return found.reshape(*keys.shape, *found.shape[1:])
-        tokens = np.zeros((*keys.shape, *found.shape[1:]), np.float32)  # (TILE, tiles, num_kv_heads, dim)
-        tokens[readable] = found
-        return tokens
-
-    def _modify(self, scores: Float32, keys: IndexArray) -> Float32:
-        """Apply softcap and bias to scores (num_kv_heads, rows, group, TILE * tiles)."""
-        options = self._call.options
-        if options.softcap is not None and np.isfinite(cap := np.float32(options.softcap)):
-            scores = cap * ordered_tanh(scores / cap)
-        if options.alibi_slopes is not None:
-            slopes = options.alibi_slopes.astype(np.float32).reshape(self._heads, 1, -1, 1)
-            distance = (keys.reshape(-1) - self._positions[:, None]).astype(np.float32)  # (rows, TILE * tiles)
-            scores = scores + slopes * distance[None, :, None, :]
-        return scores
-
-    def _seen(self, keys: IndexArray) -> Flags:
-        """Return who sees which key: (rows, TILE * tiles)."""
-        flat = keys.reshape(-1)
-        seen: Flags = (flat >= self._start[:, None]) & (flat < self._stop[:, None])
-        if self._call.masks:
-            mask = self._call.masks[self._sequence][self._slice]
-            seen &= mask[:, np.minimum(flat, self._kv_len - 1)]
-        return seen
-
-    def node(self, k_cache: Array, v_cache: Array, first: int, count: int) -> Partial:
-        """Return the node of the tree that covers the tiles ``first .. first + count - 1``."""
-        keys = TILE * (first + np.arange(count)) + np.arange(TILE)[:, None]  # (TILE, tiles)
-        pages = page_of(np.minimum(keys, self._kv_len - 1), self._call.dims["page_size"])
-        readable = (keys < self._kv_len) & self._visible[pages]
-        tokens = self._read(k_cache, self._call.keys, keys, readable)
-        scores = tree_products(self._scaled, _by_dim(tokens)[:, :, None, :])  # (num_kv_heads, rows * group, keys)
-        group = self._call.group_size
-        scores = self._modify(scores.reshape(self._heads, self._rows, group, -1), keys)
-        seen = self._seen(keys)
-        if not seen.all():
-            scores = np.where(seen[None, :, None, :], scores, -_INFINITY)
-        scores = scores.reshape(self._heads, -1, TILE, count)  # (num_kv_heads, rows * group, TILE, tiles)
-        top = scores.max(axis=2)
-        weights = ordered_exp(scores - np.where(np.isneginf(top), _ZERO, top)[:, :, None])
-        weights = np.ascontiguousarray(weights.transpose(2, 3, 0, 1))  # (TILE, tiles, num_kv_heads, rows * group)
-        values = self._read(v_cache, self._call.values, keys, readable)[:, :, :, None]  # (TILE, tiles, num_kv_heads, 1, v_head_dim)
-        if seen.all() or np.isfinite(values).all():
-            products = tree_products(weights[..., None], values)
-        else:  # a hidden key contributes nothing, whatever it holds (S7)
-            lanes = np.repeat(seen, group, axis=0).T.reshape(TILE, count, 1, -1, 1)
-            products = tree_sum(np.where(lanes, weights[..., None] * values, _ZERO))
-        return merge_tiles(Partial(np.ascontiguousarray(top.transpose(2, 0, 1)), tree_sum(weights), products))
 
 
 def _finish(call: AttentionCall, root: Partial | None, rows: int) -> AttentionState:
@@ -180,14 +73,14 @@ def _borders(function: str, splits: Splits, first_tile: int, stop_tile: int) -> 
     """Return the tiles at which the parts begin, and the end of the last one."""
     if splits is None:
         return [first_tile, stop_tile]
-    if isinstance(splits, int | np.integer) and not isinstance(splits, bool):
-        if splits < 1:
-            validate.fail(function, "splits", "is too small", splits, "at least one part")
+    rule = "a number of parts >= 1, or ascending positions >= 0"
+    if isinstance(splits, int | np.integer) and not isinstance(splits, bool) and splits >= 1:
         tiles = stop_tile - first_tile
         return [first_tile + tiles * part // int(splits) for part in range(int(splits) + 1)]
-    inner = [int(page_of(position, TILE)) for position in splits] if isinstance(splits, Sequence) else None
-    if inner is None or inner != sorted(inner) or (inner and inner[0] < 0):
-        rule = "a number of parts, or ascending positions >= 0"
+    if not isinstance(splits, Sequence) or not all(isinstance(position, int | np.integer) for position in splits):
+        validate.fail(function, "splits", "cuts no sequence", repr(splits), rule)
+    inner = [int(page_of(position, TILE)) for position in splits]
+    if inner != sorted(inner) or (inner and inner[0] < 0):
         validate.fail(function, "splits", "cuts no sequence", repr(splits), rule)
     return [first_tile, *(min(max(tile, first_tile), stop_tile) for tile in inner), stop_tile]
 
@@ -234,7 +127,7 @@ def ordered_attention(
         sequence, first_row, stop_row = pieces[piece]
         own = slice(int(call.qo_indptr[sequence]) + first_row, int(call.qo_indptr[sequence]) + stop_row)
         with np.errstate(all="ignore"):  # a thread has its own
-            view = _Rows(call, sequence, first_row, stop_row, q[own])
+            view = OrderedRows(call, sequence, first_row, stop_row, q[own])
             fitting = _PRODUCTS // ((stop_row - first_row) * per_row)
             largest = 1 << max(fitting.bit_length() - 1, 0)  # tiles in one step, a power of two
             whole = Forest()
@@ -381,7 +274,7 @@ def ordered_prefill(
     Returns
     -------
     AttentionState
-        ``out`` (num_tokens, num_qo_heads, v_head_dim) in the type of `q`; ``lse`` (num_tokens, num_qo_heads) in float32.
+        ``out`` (num_tokens, num_qo_heads, v_head_dim) in the type of `q`; ``lse`` (num_tokens, num_qo_heads), float32.
 
     Raises
     ------

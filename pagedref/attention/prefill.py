@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.attention.decode import Window
+from pagedref.attention.rotary import Rotary, check_rotary
 from pagedref.attention.state import AttentionState
 from pagedref.attention.tiles import attend
 from pagedref.call import attention_call
@@ -36,6 +37,7 @@ def paged_prefill(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    rotary: Rotary | None = None,
     kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
@@ -79,6 +81,8 @@ def paged_prefill(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,), optional
         One more logit per head, without a value (S11).
+    rotary : Rotary, optional
+        The cache stores keys unrotated: each is turned by its own position as it is read; `q` comes in rotated.
     kv_format, k_scale, v_scale, k_zero, v_zero : optional
         The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
@@ -131,6 +135,7 @@ def paged_prefill(
         "window": window,
         "attention_chunk": attention_chunk,
         "softcap": softcap,
+        "rotary": rotary,
         "kv_format": kv_format,
         "k_scale": k_scale,
         "v_scale": v_scale,
@@ -138,4 +143,6 @@ def paged_prefill(
         "v_zero": v_zero,
     }
     call = attention_call("paged_prefill", "numpy", arrays, keywords)
-    return attend(call, np.asarray(q), k_cache, v_cache)
+    if rotary is not None:
+        check_rotary("paged_prefill", rotary, call.dims["head_dim"])
+    return attend(call, np.asarray(q), k_cache, v_cache, rotary)

@@ -60,10 +60,10 @@ def combine(out: Array, lse: Array) -> AttentionState:
     shift = np.where(np.isneginf(top), dtype.type(0), top)
     with np.errstate(invalid="ignore", divide="ignore"):
         weights = np.exp(lse - shift)
-        total = weights.sum(axis=0)
         parts = np.where(np.isneginf(lse)[..., None], dtype.type(-0.0), weights[..., None] * out.astype(dtype))
-        numerator = np.full(parts.shape[1:], -0.0, dtype)
-        for part in parts:
+        total, numerator = np.zeros(lse.shape[1:], dtype), np.full(parts.shape[1:], -0.0, dtype)
+        for weight, part in zip(weights, parts, strict=True):  # one after the other, whatever the shape
+            total += weight
             numerator += part
         mean = numerator / np.where(total == 0, dtype.type(1), total)[..., None]
         merged = shift + np.log(total)

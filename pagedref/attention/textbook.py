@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pagedref.addressing import offset_of, page_of
 from pagedref.attention.decode import Window
 from pagedref.attention.quantize import dequantize
+from pagedref.attention.rotary import Rotary
 from pagedref.attention.state import AttentionState, add_sinks
 from pagedref.attention.variants import score_modifiers
 from pagedref.call import AttentionCall, attention_call
@@ -42,6 +43,7 @@ def textbook_prefill(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
+    rotary: Rotary | None = None,
     **stored: Any,
 ) -> AttentionState:
     """Attend key by key, with the arguments of ``paged_prefill``.
@@ -50,7 +52,7 @@ def textbook_prefill(
     ----------
     q, qo_indptr, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len
         As in ``paged_prefill``.
-    causal, mask, sm_scale, window, attention_chunk, softcap, alibi_slopes, sinks
+    causal, mask, sm_scale, window, attention_chunk, softcap, alibi_slopes, sinks, rotary
         As in ``paged_prefill``.
     **stored
         ``kv_format``, ``k_scale``, ``v_scale``, ``k_zero``, ``v_zero``, as in ``append_kv``.
@@ -109,13 +111,21 @@ def textbook_prefill(
     with np.errstate(invalid="ignore", over="ignore"):
         for sequence in range(call.dims["num_seqs"]):
             for row in range(int(call.qo_indptr[sequence]), int(call.qo_indptr[sequence + 1])):
-                _attend_row(call, sequence, row, q, k_cache, v_cache, out, lse)
+                _attend_row(call, sequence, row, q, k_cache, v_cache, rotary, out, lse)
     state = add_sinks(AttentionState(out, lse), call.options.sinks)
     return AttentionState(state.out.astype(q.dtype), state.lse)
 
 
 def _attend_row(
-    call: AttentionCall, sequence: int, row: int, q: Array, k_cache: Array, v_cache: Array, out: Array, lse: Array
+    call: AttentionCall,
+    sequence: int,
+    row: int,
+    q: Array,
+    k_cache: Array,
+    v_cache: Array,
+    rotary: Rotary | None,
+    out: Array,
+    lse: Array,
 ) -> None:
     """Attend with one query row: all of its heads, one key after the other."""
     kv_len, page_size = int(call.kv_lens[sequence]), call.dims["page_size"]
@@ -135,6 +145,8 @@ def _attend_row(
             np.repeat(_read(cache, side, frame, offset), call.group_size, axis=0)  # (num_qo_heads, dim): S12
             for cache, side in ((k_cache, call.keys), (v_cache, call.values))
         )
+        if rotary is not None:
+            key = rotary.apply(key[None], np.array([key_position]))[0]
         score = (query * key).sum(axis=-1, dtype=out.dtype)  # (num_qo_heads,)
         for modify in modifiers:
             modify(score.reshape(-1, 1, 1, 1), position, np.array([key_position]))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pagedref.attention import parallel
 from pagedref.attention.reader import Reader, TileReader, scratch_bytes
+from pagedref.attention.rotary import Rotary
 from pagedref.attention.state import AttentionState, add_sinks
 from pagedref.attention.variants import score_modifiers
 from pagedref.attention.view import RowView
@@ -134,6 +135,7 @@ def attend_rows(
     query: Array,
     readers: tuple[Reader, Reader],
     tile_pages: int,
+    rotary: Rotary | None = None,
 ) -> AttentionState:
     """Attend with some query rows of one sequence.
 
@@ -149,6 +151,8 @@ def attend_rows(
         Keys and values.
     tile_pages : int
         Pages in a tile.
+    rotary : Rotary, optional
+        Turns keys that are stored unrotated.
 
     Returns
     -------
@@ -181,6 +185,8 @@ def attend_rows(
         tile = frames[first : first + tile_pages]
         live = view.live_tokens(first, first + len(tile))
         keys, key_scale = readers[0].read(tile, live)
+        if rotary is not None:
+            keys = rotary.apply(keys, view.key_positions(first, live))
         scores = _scores(scaled, keys)  # (num_kv_heads, rows * group, live)
         if key_scale is not None:
             scores *= key_scale.T[:, None]
@@ -235,7 +241,9 @@ def _scratch(size: int) -> Array:
     return buffer
 
 
-def attend(call: AttentionCall, q: Array, k_cache: Array, v_cache: Array) -> AttentionState:
+def attend(
+    call: AttentionCall, q: Array, k_cache: Array, v_cache: Array, rotary: Rotary | None = None
+) -> AttentionState:
     """Attend with all rows of a checked call; decode and prefill differ only in the rows.
 
     Parameters
@@ -246,6 +254,8 @@ def attend(call: AttentionCall, q: Array, k_cache: Array, v_cache: Array) -> Att
         Queries, sequence after sequence.
     k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim)
         The pool.
+    rotary : Rotary, optional
+        Turns keys that are stored unrotated.
 
     Returns
     -------
@@ -280,8 +290,9 @@ def attend(call: AttentionCall, q: Array, k_cache: Array, v_cache: Array) -> Att
             TileReader(v_cache, call.values, dtype, scratch),
         )
         begin = int(call.qo_indptr[sequence])
+        query = q[begin + first : begin + stop]
         with np.errstate(all="ignore"):  # a thread has its own
-            state = attend_rows(call, sequence, first, stop, q[begin + first : begin + stop], readers, tile_pages)
+            state = attend_rows(call, sequence, first, stop, query, readers, tile_pages, rotary)
         out[begin + first : begin + stop] = state.out
         lse[begin + first : begin + stop] = state.lse
 

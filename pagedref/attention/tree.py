@@ -2,8 +2,8 @@
 
 The leaves are the keys of a sequence, in order of position. Neighbours are joined in pairs, pairs in fours, and so on:
 a node of height h covers the positions ``j * 2**h .. (j + 1) * 2**h - 1``. Up to a tile of :data:`TILE` keys the nodes
-are plain sums; above, they are states ``(top, total, values)`` that are merged. A node depends on its own keys alone, so
-it is the same whoever computes it; a key that is not there, or not seen, is a zero, and a node without keys changes
+are plain sums; above, they are states ``(top, total, values)`` that are merged. A node depends on its own keys alone,
+so it is the same whoever computes it; a key that is not there, or not seen, is a zero, and a node without keys changes
 nothing.
 """
 
@@ -65,7 +65,8 @@ def tree_sum(terms: Float32) -> Float32:
     15.0
     """
     if len(terms) == 1:
-        return terms[0].copy()
+        single: Float32 = terms[0].copy()
+        return single
     half = len(terms) // 2
     sums = np.empty((2, len(terms) - half, *terms.shape[1:]), np.float32)
     return _climb(_level(terms, sums[0]), sums[1])
@@ -107,7 +108,7 @@ def tree_products(left: Float32, right: Float32) -> Float32:
     """
     pairs: Float32 = left[0::2] * right[0::2]
     if len(left) == 1:
-        return pairs[0]
+        return tree_sum(pairs)
     odd = left[1::2] * right[1::2]
     np.add(pairs[: len(odd)], odd, out=pairs[: len(odd)])
     return _climb(pairs, odd)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pagedref.conformance.agreement import assert_bound, assert_exact, assert_state, bound_fraction
 from pagedref.conformance.cases import PagedCase, make_case, oracle
 from pagedref.conformance.checks import CHECKS
+from pagedref.conformance.fault_cases import FAULT_CASES
 from pagedref.conformance.mutants import MUTANTS
 
 __all__ = [
     "CHECKS",
+    "FAULT_CASES",
     "MUTANTS",
     "PagedCase",
     "assert_bound",

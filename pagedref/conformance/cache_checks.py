@@ -108,6 +108,23 @@ def merge_has_an_exact_identity(backend: Any, dtype: str) -> None:
     assert_exact(np.asarray(forward.lse), np.asarray(back.lse), "lse of swapped states")
 
 
+def merge_does_not_depend_on_its_shape(backend: Any, dtype: str) -> None:
+    """L2, S10: many states of one token and one head, alone, beside others, and with empty states behind them."""
+    rng = np.random.default_rng(37)
+    for seed in range(10):
+        out = rng.standard_normal((19, 3, 2, 4)).astype(dtype)
+        lse = rng.standard_normal((19, 3, 2)).astype(dtype)
+        whole = backend.merge_states(out, lse)
+        one = backend.merge_states(out[:, 1:2, 1:2].copy(), lse[:, 1:2, 1:2].copy())
+        assert_exact(np.asarray(one.out), np.asarray(whole.out)[1:2, 1:2], f"output of one token, case {seed}")
+        assert_exact(np.asarray(one.lse), np.asarray(whole.lse)[1:2, 1:2], f"lse of one token, case {seed}")
+        more_out = np.concatenate([out, np.zeros_like(out[:5])])[:, 1:2, 1:2].copy()
+        more_lse = np.concatenate([lse, np.full_like(lse[:5], -np.inf)])[:, 1:2, 1:2].copy()
+        padded = backend.merge_states(more_out, more_lse)
+        assert_exact(np.asarray(padded.out), np.asarray(one.out), f"output with empty states, case {seed}")
+        assert_exact(np.asarray(padded.lse), np.asarray(one.lse), f"lse with empty states, case {seed}")
+
+
 def merge_of_large_lse(backend: Any, dtype: str) -> None:
     """lse of hundreds and thousands of either sign, against float64 (S9, S10, P30)."""
     rng = np.random.default_rng(34)
@@ -197,6 +214,7 @@ CHECKS = (
     gather_reads_live_tokens,
     copy_moves_whole_frames,
     merge_has_an_exact_identity,
+    merge_does_not_depend_on_its_shape,
     merge_of_large_lse,
     merge_in_place,
     parts_make_the_whole,

@@ -224,7 +224,8 @@ def oracle(case: PagedCase) -> DenseState:
         if case.keywords.get("mask") is not None:
             keywords["mask"] = case.keywords["mask"][sequence]
         wide = case.q.dtype == np.float64
-        arithmetic = Arithmetic(dtype="float64" if wide else "float32", out_dtype=case.q.dtype.name)
+        scaled = "kv_format" in case.stored
+        arithmetic = Arithmetic(dtype="float64" if wide else "float32", out_dtype=case.q.dtype.name, scaled=scaled)
         parts.append(dense_attention(rows, keys, values, with_bound=True, arithmetic=arithmetic, **keywords))
     if not parts:
         shape = (0, case.q.shape[1], case.v_cache.shape[3])

@@ -7,22 +7,53 @@ the tables of all sequences. Nothing here sees a key or a value: decisions leave
 
 from __future__ import annotations
 
+from pagedref.memory._admission import Admitted
+from pagedref.memory._match import PrefixStats
 from pagedref.memory._plans import CopyPlan
 from pagedref.memory._stats import MemoryStats
+from pagedref.memory.batch import Batch, BatchStep
+from pagedref.memory.eviction import FIFO, LRU, Clock, EvictionPolicy, Priority
 from pagedref.memory.frames import FrameAllocator
 from pagedref.memory.manager import KVManager
-from pagedref.memory.page_table import ACCESSED, DIRTY, PRESENT, SHARED, UNMAPPED, WRITABLE, PageTable
+from pagedref.memory.page_table import (
+    ACCESSED,
+    DIRTY,
+    PINNED,
+    PRESENT,
+    SHARED,
+    SWAPPED,
+    UNMAPPED,
+    WRITABLE,
+    PageTable,
+)
+from pagedref.memory.prefix import Media, PrefixHit, page_keys
+from pagedref.memory.pressure import Need
 
 __all__ = [
     "ACCESSED",
     "DIRTY",
+    "FIFO",
+    "LRU",
+    "PINNED",
     "PRESENT",
     "SHARED",
+    "SWAPPED",
     "UNMAPPED",
     "WRITABLE",
+    "Admitted",
+    "Batch",
+    "BatchStep",
+    "Clock",
     "CopyPlan",
+    "EvictionPolicy",
     "FrameAllocator",
     "KVManager",
+    "Media",
     "MemoryStats",
+    "Need",
     "PageTable",
+    "PrefixHit",
+    "PrefixStats",
+    "Priority",
+    "page_keys",
 ]

@@ -8,7 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.addressing import num_pages
-from pagedref.memory._entries import FLAGS, NO_FLAG, PRESENT, SHARED, UNMAPPED, WRITABLE, frames_of
+from pagedref.memory._entries import (
+    AWAY,
+    FLAGS,
+    NO_FLAG,
+    PINNED,
+    PRESENT,
+    SHARED,
+    SWAPPED,
+    UNMAPPED,
+    WRITABLE,
+    frames_of,
+)
 from pagedref.memory._sequences import Sequences
 from pagedref.memory._tables import TableStore
 from pagedref.memory.frames import FrameAllocator
@@ -18,7 +29,13 @@ __all__ = ["problems"]
 SHOWN = 8  # places named for each kind of fault
 
 
-def problems(frames: FrameAllocator, sequences: Sequences, tables: TableStore, page_size: int) -> list[str]:
+def problems(
+    frames: FrameAllocator,
+    sequences: Sequences,
+    tables: TableStore,
+    page_size: int,
+    moving: npt.NDArray[np.int64] | None = None,
+) -> list[str]:
     """List what contradicts S25 anywhere in the state of a manager; costs O(frames + entries).
 
     Parameters
@@ -27,6 +44,8 @@ def problems(frames: FrameAllocator, sequences: Sequences, tables: TableStore, p
         The state of a manager.
     page_size : int
         Slots in a page.
+    moving : int64 array, optional
+        Frames that are held for pages on their way back from a slower tier.
 
     Returns
     -------
@@ -36,13 +55,16 @@ def problems(frames: FrameAllocator, sequences: Sequences, tables: TableStore, p
     found = frames.problems()
     found += _lengths(sequences, tables, page_size)
     used = np.arange(tables.entries.shape[1]) < tables.num_pages[:, None]  # (num_rows, width)
-    mapped = tables.entries != UNMAPPED
-    found += _named("entries beyond the end of a table", mapped & ~used, sequences)
-    found += _named("pages without a frame", used & ~mapped, sequences)
     numbers = frames_of(tables.entries)
+    mapped = numbers != -1
+    found += _named("entries beyond the end of a table", (tables.entries != UNMAPPED) & ~used, sequences)
+    found += _named("unmapped pages have flags", ~mapped & ((tables.entries | SWAPPED) != AWAY), sequences)
+    away = (tables.entries == AWAY).any(axis=1)
+    full = (np.arange(tables.entries.shape[1]) + 1) * page_size <= sequences.length[:, None]  # may be holes (S32)
+    found += _named("pages without a frame", used & ~mapped & ~full & ~away[:, None], sequences)
     inside = mapped & (numbers >= 0) & (numbers < frames.num_frames)
     found += _named("entries with a frame that is none of the pool", mapped & ~inside, sequences)
-    found += _counts(frames, numbers[inside])
+    found += _counts(frames, numbers[inside] if moving is None else np.concatenate([numbers[inside], moving]))
     found += _owners(numbers, inside)
     found += _flags(frames, sequences, tables, page_size, inside)
     return found
@@ -111,7 +133,8 @@ def _flags(
     reserved &= pages * page_size < sequences.end[:, None]
     reserved &= (sequences.end > sequences.length)[:, None]
     found = _named("frames without PRESENT", inside & ~has(PRESENT), sequences)
-    found += _named("unknown flag bits", inside & ((entries & np.uint64(0xFFFF_FFFF) & ~FLAGS) != NO_FLAG), sequences)
+    known = FLAGS | PINNED
+    found += _named("unknown flag bits", inside & ((entries & np.uint64(0xFFFF_FFFF) & ~known) != NO_FLAG), sequences)
     found += _named("WRITABLE frames with other holders", has(WRITABLE) & (holders > 1), sequences)
     found += _named("pages neither or both of WRITABLE and SHARED", inside & (has(WRITABLE) == has(SHARED)), sequences)
     found += _named("reserved tokens in a page that is not WRITABLE", reserved & inside & ~has(WRITABLE), sequences)

@@ -13,7 +13,7 @@ from pagedref.addressing import offset_of, page_of
 from pagedref.memory._entries import NO_FLAG, WRITABLE, frames_of
 from pagedref.memory._plans import Reservation, last_holders
 from pagedref.memory._views import Int64Array, MemoryViews
-from pagedref.memory.events import Event, Evicted, Freed
+from pagedref.memory.events import Event, Evicted, Freed, Reserved
 
 if TYPE_CHECKING:
     from pagedref.memory.batch import Batch
@@ -55,6 +55,12 @@ class ManagerCore(MemoryViews):
         self._prefix_evicted(frames)
         if self.on_event is not None:
             self.on_event(Evicted(tuple(frames.tolist())))
+
+    def _tell_reserved(self, seq_ids: Int64Array, frames: Any) -> None:
+        """Tell of a step of a batch."""
+        if self.on_event is not None:
+            ids = tuple(seq_ids.tolist())
+            self.on_event(Reserved(ids, (1,) * len(ids), tuple(int(frame) for frame in frames)))
 
     def _prefix_evicted(self, frames: Int64Array) -> None:
         """Forget what is known of the content of frames."""

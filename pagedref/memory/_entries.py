@@ -10,7 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ACCESSED", "DIRTY", "PRESENT", "SHARED", "UNMAPPED", "WRITABLE", "flag_letters", "frames_of", "pack"]
+__all__ = [
+    "ACCESSED",
+    "AWAY",
+    "DIRTY",
+    "PINNED",
+    "PRESENT",
+    "SHARED",
+    "SWAPPED",
+    "UNMAPPED",
+    "WRITABLE",
+    "flag_letters",
+    "frames_of",
+    "pack",
+]
 
 FRAME_SHIFT = np.uint64(32)
 PRESENT = np.uint64(1 << 0)
@@ -18,8 +31,11 @@ WRITABLE = np.uint64(1 << 1)
 SHARED = np.uint64(1 << 2)
 ACCESSED = np.uint64(1 << 3)
 DIRTY = np.uint64(1 << 4)
+PINNED = np.uint64(1 << 5)
+SWAPPED = np.uint64(1 << 6)
 FLAGS = np.uint64(0x1F)
 UNMAPPED = np.uint64(0xFFFF_FFFF_0000_0000)
+AWAY = UNMAPPED | SWAPPED
 NO_FLAG = np.uint64(0)
 
 
@@ -66,7 +82,7 @@ def frames_of(entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def flag_letters(entry: Any) -> str:
-    """Return the flags of an entry as letters: P W S A D, a dot for each that is off.
+    """Return the flags of an entry as letters: P W S A D, a dot for each that is off; then N pinned, O swapped out.
 
     Parameters
     ----------
@@ -82,4 +98,6 @@ def flag_letters(entry: Any) -> str:
     >>> flag_letters(pack(7, PRESENT | SHARED))
     'P.S..'
     """
-    return "".join(letter if int(entry) >> bit & 1 else "." for bit, letter in enumerate("PWSAD"))
+    bits = int(entry)
+    rare = "N" * bool(bits & int(PINNED)) + "O" * bool(bits & int(SWAPPED))
+    return "".join(letter if bits >> bit & 1 else "." for bit, letter in enumerate("PWSAD")) + rare

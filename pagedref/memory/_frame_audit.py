@@ -50,5 +50,6 @@ def frame_problems(frames: FrameAllocator) -> list[str]:
             found.append(f"frames {np.flatnonzero(wrong)[:10].tolist()} {what}")
     held = int(np.count_nonzero(frames._refcount > 0))
     if frames.num_free + held + frames.num_cached != frames._num_frames:
-        found.append(f"{frames.num_free} free + {held} held + {frames.num_cached} cached != {frames._num_frames} frames")
+        total = f"{frames.num_free} free + {held} held + {frames.num_cached} cached"
+        found.append(f"{total} != {frames._num_frames} frames")
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.memory._nodes import EMPTY, Codes, Int32Array, Int64Array, NodeStore
+from pagedref.memory._nodes import Codes, Int32Array, Int64Array, NodeStore
 
 __all__ = ["PrefixIndex"]
 
@@ -105,11 +105,18 @@ class PrefixIndex(NodeStore):
         int64 array (k,)
             Nodes of the first k pages.
         """
+        first = self.child(node, int(codes[0]), tokens[0], media.get(0)) if codes.size else -1
+        if first < 0:
+            return np.empty(0, dtype=np.int64)
         found = self.by_code(codes)
-        stop = int(np.argmax(found < 0)) if found.size and found.min() < 0 else found.size
+        found[0] = first
+        stop = int(np.argmax(found < 0)) if found.min() < 0 else found.size
         found = found[:stop]
-        above = np.concatenate([[node], found[:-1]]) if stop else found
-        same = (self.parent[found] == above) & (self.tokens[found] == tokens[:stop]).all(axis=1)
+        right = self.tokens[found] == tokens[:stop]  # (pages, page_size)
+        chained = self.parent[found[1:]] == found[:-1]
+        if right.all() and chained.all() and not self.media and not media:
+            return found
+        same = right.all(axis=1) & np.concatenate([[True], chained])
         if self.media or media:
             same &= [self.media.get(at) == media.get(page) for page, at in enumerate(found.tolist())]
         if same.all():
@@ -141,12 +148,9 @@ class PrefixIndex(NodeStore):
         -------
         int
         """
-        mask = self._table.size - 1
-        place = code & mask
-        while (at := int(self._table[place])) != EMPTY:
-            if at >= 0 and self.is_page(at, node, tokens, media):
+        for at in self.probe(code):
+            if self.is_page(at, node, tokens, media):
                 return at
-            place = (place + 1) & mask
         return -1
 
     def children_of(self, nodes: Int64Array, codes: Codes, tokens: npt.NDArray[np.int32]) -> Int64Array:
@@ -204,8 +208,9 @@ class PrefixIndex(NodeStore):
 
     def is_page(self, at: int, node: int, tokens: Any, media: bytes | None) -> bool:
         """Tell whether a node is a certain page below another: the proof of a hit."""
-        same = int(self.parent[at]) == node and np.array_equal(self.tokens[at], tokens)
-        return same and self.media.get(at) == media
+        if int(self.parent[at]) != node or self.media.get(at) != media:
+            return False
+        return bool((self.tokens[at] == tokens).all())
 
     # -- changing
 
@@ -326,6 +331,7 @@ class PrefixIndex(NodeStore):
             del self.roots[self._root_name.pop(node)]
         inside = nodes[~np.isin(nodes, roots)] if roots else nodes
         self.take_out(inside)
+        self.parent[nodes] = NONE
         self.give_back(nodes)
         if self.media:
             for node in nodes.tolist():

@@ -1,11 +1,12 @@
 """Nodes of the prefix index as rows of arrays, and the hash table that finds them by their codes.
 
-The table is an array of node numbers, probed place by place from the low bits of a code on. Everything is vectorised:
-a round of probing moves all that have not found their place yet by one.
+The table is an array of node numbers. A search begins at the low bits of a code and moves by a step that its high bits
+give. Everything is vectorised: a round of probing moves all that have not found their place yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ Codes: TypeAlias = npt.NDArray[np.uint64]
 
 FIRST_NODES = 64
 EMPTY, GONE = -1, -2
+FEW = 8  # searches that are faster one by one
 
 
 class NodeStore:
@@ -117,21 +119,20 @@ class NodeStore:
         -------
         int64 array (n,)
         """
-        mask = np.uint64(self._table.size - 1)
-        found = self._table[codes & mask]
-        place = None
-        right = (found == EMPTY) | ((found >= 0) & (self.code[found] == codes))
-        while not right.all():
-            at = np.flatnonzero(~right)
-            place = (codes & mask).astype(np.int64) if place is None else place
-            place[at] = (place[at] + 1) & np.int64(mask)
-            found[at] = self._table[place[at]]
-            right[at] = (found[at] == EMPTY) | ((found[at] >= 0) & (self.code[found[at]] == codes[at]))
+        place, step, mask = self._places(codes)
+        found = self._table[place]
+        again = np.flatnonzero((found != EMPTY) & ((found < 0) | (self.code[found] != codes)))
+        while again.size > FEW:
+            place[again] = at = (place[again] + step[again]) & mask
+            found[again] = here = self._table[at]
+            again = again[(here != EMPTY) & ((here < 0) | (self.code[here] != codes[again]))]
+        for one in again.tolist():
+            found[one] = next((node for node in self.probe(int(codes[one])) if self.code[node] == codes[one]), EMPTY)
         nodes: Int64Array = found.astype(np.int64)
         return nodes
 
     def enter(self, nodes: Int64Array, codes: Codes) -> None:
-        """Put nodes into the table; it is made anew when five eighths of it are taken.
+        """Put nodes into the table; it is made anew when half of it is taken.
 
         Parameters
         ----------
@@ -141,18 +142,24 @@ class NodeStore:
             Their codes.
         """
         self._taken += int(nodes.size)
-        if 8 * self._taken > 5 * self._table.size:
+        if 2 * self._taken > self._table.size:
             live = self._table[self._table >= 0].astype(np.int64)
             nodes = np.concatenate([live, nodes])
             codes, self._taken = self.code[nodes], int(nodes.size)
             self._table = np.full(1 << max(8, (2 * self._taken - 1).bit_length()), EMPTY, dtype=np.int32)
-        mask = np.uint64(self._table.size - 1)
-        place = (codes & mask).astype(np.int64)
+        place, step, mask = self._places(codes)
         while nodes.size:
-            open_ = self._table[place] < 0
-            self._table[place[open_]] = nodes[open_]
-            lost = self._table[place] != nodes
-            nodes, place = nodes[lost], (place[lost] + 1) & np.int64(mask)
+            vacant = self._table[place] < 0
+            self._table[place[vacant]] = nodes[vacant]
+            lost = np.flatnonzero(self._table[place] != nodes)
+            nodes, step = nodes[lost], step[lost]
+            place = (place[lost] + step) & mask
+
+    def _places(self, codes: Codes) -> tuple[Int64Array, Int64Array, np.int64]:
+        """Return where the search for each code begins, how far it moves each time, and the mask of both."""
+        mask = np.int64(self._table.size - 1)
+        words = codes.view(np.int64)
+        return words & mask, (words >> np.int64(40)) | np.int64(1), mask
 
     def take_out(self, nodes: Int64Array) -> None:
         """Take nodes out of the table.
@@ -162,13 +169,48 @@ class NodeStore:
         nodes : int64 array (n,)
             Nodes that are in it.
         """
-        mask = np.int64(self._table.size - 1)
-        place = (self.code[nodes] & np.uint64(mask)).astype(np.int64)
+        place, step, mask = self._places(self.code[nodes])
         wrong = np.flatnonzero(self._table[place] != nodes)
         while wrong.size:
-            place[wrong] = (place[wrong] + 1) & mask
+            place[wrong] = (place[wrong] + step[wrong]) & mask
             wrong = wrong[self._table[place[wrong]] != nodes[wrong]]
         self._table[place] = GONE
+
+    def alive(self) -> npt.NDArray[np.bool_]:
+        """Return which numbers are those of nodes: bool (numbers ever given,)."""
+        alive = np.ones(self._used, dtype=np.bool_)
+        alive[self._spare[: self._num_spare]] = False
+        return alive
+
+    def table_problems(self, alive: npt.NDArray[np.bool_]) -> list[str]:
+        """List what is wrong with the table, for audits."""
+        inside = self._table[self._table >= 0]
+        found = []
+        if np.unique(inside).size != inside.size or not alive[inside].all():
+            found.append("the table of nodes names some twice, or some that are gone")
+        lost = [node for node in inside.tolist() if node not in self.probe(int(self.code[node]))]
+        if lost:
+            found.append(f"nodes {lost[:8]} are not found by their codes")
+        return found
+
+    def probe(self, code: int) -> Iterator[int]:
+        """Return the nodes that a search for a code meets, one after the other.
+
+        Parameters
+        ----------
+        code : int
+            In ``[0, 2**64)``.
+
+        Yields
+        ------
+        int
+        """
+        mask, table = self._table.size - 1, self._table
+        place, step = code & mask, (code >> 40) | 1
+        while (at := int(table[place])) != EMPTY:
+            if at >= 0:
+                yield at
+            place = (place + step) & mask
 
     def _room(self, nodes: int) -> None:
         """Make the arrays of nodes longer."""

@@ -18,6 +18,7 @@ from pagedref.memory.frames import FrameAllocator
 __all__ = ["Publisher"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
+NOT_KNOWN = -1
 Done: TypeAlias = list[tuple[int, int, Int64Array]]  # row, first page, frames
 
 
@@ -93,7 +94,8 @@ class Publisher:
         self, row: int, before: int, length: int, tokens: Any, tables: TableStore, frames: FrameAllocator
     ) -> Done:
         """Do it for one sequence and any number of tokens."""
-        streams, size, done = self.streams, self.index.page_size, []
+        streams, size = self.streams, self.index.page_size
+        done: Done = []
         if streams.cursor[row] < 0:
             return done
         prompt = streams.prompts.get(row)
@@ -114,8 +116,9 @@ class Publisher:
             streams.known[row] = length
             if whole and int(streams.published[row]) == known // size:
                 pages = run[: whole * size].reshape(whole, size)  # (whole, page_size)
-                codes = self.coder.chain(self.index, int(streams.cursor[row]), known // size, pages, {})
-                done += self._chain(row, pages, codes, {}, tables, frames)
+                items = {0: streams.tail_media.pop(row)} if row in streams.tail_media else {}
+                codes = self.coder.chain(self.index, int(streams.cursor[row]), known // size, pages, items)
+                done += self._chain(row, pages, codes, items, tables, frames)
         return done
 
     def _learn_step(
@@ -124,10 +127,13 @@ class Publisher:
         """Do it for one token of each of many sequences."""
         streams, size = self.streams, self.index.page_size
         current = (streams.cursor[rows] >= 0) & (streams.known[rows] == before)
+        if streams.tail_media:
+            current &= [row not in streams.tail_media for row in rows.tolist()]
         slow = np.flatnonzero(~current)
         done: Done = []
         for at in slow.tolist():
-            done += self._learn_one(int(rows[at]), int(before[at]), int(before[at]) + 1, tokens[at : at + 1], tables, frames)
+            row, old = int(rows[at]), int(before[at])
+            done += self._learn_one(row, old, old + 1, tokens[at : at + 1], tables, frames)
         rows, before, tokens = rows[current], before[current], tokens[current]
         streams.tail[rows, before % size] = tokens
         streams.known[rows] = before + 1
@@ -193,3 +199,33 @@ class Publisher:
         frames.keep(named[fresh])
         self.count += int(np.count_nonzero(fresh))
         tables.entries[rows, pages] = np.where(named >= 0, (entries & ~WRITABLE) | SHARED, entries)
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget what is known of tokens from a position on.
+
+        Parameters
+        ----------
+        row, length : int
+            Row, and the tokens that stay.
+        """
+        streams, index, size = self.streams, self.index, self.index.page_size
+        if streams.cursor[row] < 0 or streams.known[row] <= length:
+            return
+        page, rest = length // size, length % size
+        published, prompt = int(streams.published[row]), streams.prompts.pop(row, None)
+        media = streams.tail_media.pop(row, None) if page == int(streams.known[row]) // size else None
+        if prompt is not None:
+            media = prompt.media.get(page, media)
+        if page >= published and prompt is not None and page < prompt.pages.shape[0]:
+            streams.tail[row, :rest] = prompt.pages[page, :rest]
+        node = int(streams.cursor[row])
+        for depth in range(published, page, -1):
+            if depth == page + 1:
+                streams.tail[row, :rest] = index.tokens[node, :rest]
+                media = index.media.get(node)
+            node = int(index.parent[node])
+        if page < published:
+            index.hold(node, 1)
+            index.hold(int(streams.cursor[row]), -1)
+            streams.cursor[row], streams.published[row] = node, page
+        streams.known[row] = length if media is None or not rest else NOT_KNOWN  # a cut through media has no name

@@ -1,67 +1,27 @@
-"""Prefix sharing: publish whole pages when they are written, find them for new prompts, share them in place (S28-S30)."""
+"""Prefix sharing: publish whole pages when they are written, find them for new prompts, share them (S28-S30)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from pagedref.addressing import num_pages
 from pagedref.errors import ContractError
-from pagedref.memory._codes import Coder, FastCoder, KeyCoder, key_of
+from pagedref.memory._codes import Coder, FastCoder, KeyCoder
 from pagedref.memory._core import ManagerCore
-from pagedref.memory._entries import PRESENT, SHARED, WRITABLE
+from pagedref.memory._entries import PRESENT, SHARED, WRITABLE, pack
 from pagedref.memory._index import PrefixIndex
+from pagedref.memory._index_audit import index_problems
+from pagedref.memory._match import Match, PrefixStats, find_match, keys_of
 from pagedref.memory._publish import Publisher
 from pagedref.memory._streams import Prompt, Streams
 from pagedref.memory._views import Int64Array
 from pagedref.memory.events import Copied, Hit, Shared
-from pagedref.memory.prefix import PrefixHit, media_by_page, root_message, sha256, token_array
+from pagedref.memory.prefix import PrefixHit, root_message, token_array
 
 __all__ = ["PrefixSharing", "PrefixStats"]
-
-
-@dataclass(frozen=True)
-class PrefixStats:
-    """What prefix sharing saved so far.
-
-    Attributes
-    ----------
-    requests, queried, hit_tokens : int
-        Prompts that were attached, their tokens, and those of them that were found. Each request counts once: neither
-        a lookup, nor a request that was refused and tries again, nor one that comes back after a preemption.
-    published, evicted : int
-        Pages that became hittable, and cached pages that were given up.
-    nodes : int
-        Different pages in the index now, roots included.
-    """
-
-    requests: int = 0
-    queried: int = 0
-    hit_tokens: int = 0
-    published: int = 0
-    evicted: int = 0
-    nodes: int = 0
-
-    @property
-    def hit_rate(self) -> float:
-        """Part of the queried tokens that was found, in [0, 1]."""
-        return self.hit_tokens / self.queried if self.queried else 0.0
-
-
-class Match(NamedTuple):
-    """A prompt and how much of it is in the index."""
-
-    name: bytes
-    tokens: Any  # int32 (n,)
-    pages: Any  # int32 (n // page_size, page_size)
-    media: dict[int, bytes]
-    root: int  # -1 when nothing of the kind was ever published
-    codes: Any  # uint64 (n // page_size,)
-    nodes: Int64Array
-    frames: Int64Array
 
 
 class PrefixSharing(ManagerCore):
@@ -181,24 +141,9 @@ class PrefixSharing(ManagerCore):
         self, function: str, tokens: Any, adapter: Any, salt: Any, media: Any, recompute_last: bool
     ) -> Match:
         """Look a prompt up."""
-        size, array = self._page_size, token_array(function, tokens)
-        whole = array.size // size
-        pages = array[: whole * size].reshape(whole, size)  # (pages, page_size)
-        items = media_by_page(function, media, size) if media else {}
-        name = root_message(adapter, salt)
-        publisher = self._prefix()
-        root = publisher.index.roots.get(name, -1)
-        none = np.empty(0, dtype=np.int64)
-        if root < 0:
-            return Match(name, array, pages, items, root, None, none, none)
-        codes = publisher.coder.chain(publisher.index, root, 0, pages, {p: i for p, i in items.items() if p < whole})
-        usable = max(array.size - recompute_last, 0) // size
-        nodes = publisher.index.chain(root, codes[:usable], pages[:usable], items)
-        frames = publisher.index.first_frame[nodes].astype(np.int64)
-        if frames.size and frames.min() < 0:  # a page that was given up before those behind it: counting stops (S29)
-            stop = int(np.argmax(frames < 0))
-            nodes, frames = nodes[:stop], frames[:stop]
-        return Match(name, array, pages, items, root, codes, nodes, frames)
+        return find_match(
+            self._prefix(), function, tokens, adapter=adapter, salt=salt, media=media, recompute_last=recompute_last
+        )
 
     def _attach(self, row: int, match: Match, recompute_last: bool, partial_tail: bool, resumed: bool) -> PrefixHit:
         """Share what was found; cannot fail."""
@@ -215,11 +160,14 @@ class PrefixSharing(ManagerCore):
         publisher.streams.open(row, node, hits, known)
         publisher.streams.tail[row, : known - whole * size] = match.tokens[whole * size :]
         publisher.streams.prompts[row] = Prompt(match.pages, codes, match.media)
+        if whole in match.media:
+            publisher.streams.tail_media[row] = match.media[whole]
         rows = np.array([row])
         if hits:
             self._tables.grow(0, hits)
             self._frames.revive(frames)
-            self._tables.extend(rows, np.array([hits]), frames, PRESENT | SHARED)
+            self._tables.entries[row, :hits] = pack(frames, PRESENT | SHARED)
+            self._tables.num_pages[row] = hits
         length = hits * size
         src = dst = np.empty(0, dtype=np.int64)
         if partial_tail:
@@ -275,13 +223,7 @@ class PrefixSharing(ManagerCore):
         """
         row = int(self._sequences.rows("page_keys", [seq_id])[0])
         publisher = self._publisher
-        if publisher is None or publisher.streams.cursor[row] < 0:
-            return []
-        index, node, nodes = publisher.index, int(publisher.streams.cursor[row]), []
-        while index.root_name(node) is None:
-            nodes.append(node)
-            node = int(index.parent[node])
-        return [key_of(index, node, sha256) for node in reversed(nodes)]
+        return [] if publisher is None else keys_of(publisher, int(publisher.streams.cursor[row]))
 
     def clear_prefixes(self) -> int:
         """Forget everything that is only cached; those frames are free from now on.
@@ -343,6 +285,8 @@ class PrefixSharing(ManagerCore):
             self._open_streams(publisher, rows[before == 0])
         length = self._sequences.length[rows]
         published = publisher.learn(rows, before, counts, length, tokens, self._tables, self._frames)
+        if published and publisher.deduplicate:
+            self._changed(rows)  # tables may name other frames now
         if self.on_event is not None:
             for row, page, frames in published:
                 self.on_event(publisher.event(int(self._sequences.seq_id[row]), page, frames))
@@ -356,6 +300,26 @@ class PrefixSharing(ManagerCore):
             for row in new.tolist():
                 publisher.streams.open(row, root, 0, 0)
                 publisher.index.hold(root, 1)
+
+    def _problems(self) -> list[str]:
+        """List what an audit finds, the index included."""
+        found = super()._problems()
+        if self._publisher is not None:
+            found += index_problems(self._publisher, self._frames, self._sequences, self._tables)
+        return found
+
+    def _grow_rows(self) -> None:
+        """Make room for as many rows as there are sequences."""
+        self._tables.grow(self._sequences.num_rows, 0)
+        if self._publisher is not None:
+            self._publisher.streams.grow(self._sequences.num_rows)
+
+    def _fork_stream(self, parent: int, child: int) -> None:
+        """Let a child know what its parent knows."""
+        if self._publisher is not None:
+            node = self._publisher.streams.copy(parent, child)
+            if node >= 0:
+                self._publisher.index.hold(node, 1)
 
     def _close_streams(self, rows: Int64Array) -> None:
         """End the streams of sequences that are freed."""
@@ -371,7 +335,3 @@ class PrefixSharing(ManagerCore):
         if array.size != counts.sum():
             raise ContractError(f"commit: tokens has the wrong length, got {array.size}, need {int(counts.sum())}")
         return array
-
-    def _pages_needed(self, num_tokens: int) -> int:
-        """Return the pages of a number of tokens."""
-        return int(num_pages(num_tokens, self._page_size))

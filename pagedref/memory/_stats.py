@@ -31,7 +31,7 @@ class MemoryStats:
     tokens, reserved_tokens : int
         Committed, and reserved beyond them, summed over sequences: shared tokens count for each holder.
     pages : int
-        Table entries: what `held` would be if nothing were shared.
+        Table entries with a frame: what `held` would be if nothing were shared.
     stored_tokens : int
         Slots that hold a live token: shared tokens count once.
     internal_waste_tokens : int
@@ -80,7 +80,9 @@ def measure(frames: FrameAllocator, sequences: Sequences, tables: TableStore, pa
     lens, ends, pages = sequences.length[rows], sequences.end[rows], tables.num_pages[rows]
     named = tables.frames(rows, pages)  # (pages of all sequences,)
     live = np.repeat(lens, pages) - concat_ranges(np.zeros_like(pages), pages) * page_size
-    live = np.clip(live, 0, page_size)  # live tokens in each page, as its sequence sees it
+    mapped = named >= 0  # not holes
+    named = named[mapped]
+    live = np.clip(live[mapped], 0, page_size)  # live tokens in each page, as its sequence sees it
     order = np.argsort(named, kind="stable")
     starts = np.flatnonzero(np.diff(named[order], prepend=-1))
     stored = int(np.maximum.reduceat(live[order], starts).sum()) if starts.size else 0  # each frame once
@@ -94,7 +96,7 @@ def measure(frames: FrameAllocator, sequences: Sequences, tables: TableStore, pa
         sequences=int(rows.size),
         tokens=int(lens.sum()),
         reserved_tokens=int((ends - lens).sum()),
-        pages=int(pages.sum()),
+        pages=int(named.size),
         stored_tokens=stored,
         internal_waste_tokens=frames.num_held * page_size - stored,
     )

@@ -57,6 +57,8 @@ class Streams:
         The tokens of the page that is not full: the last ``known % page_size``.
     prompts : dict
         Prompts of rows.
+    tail_media : dict
+        Encoded media of the pages that are not full, of the few rows that have any.
     """
 
     def __init__(self, num_rows: int, page_size: int) -> None:
@@ -66,6 +68,7 @@ class Streams:
         self.known: Int64Array = np.zeros(num_rows, dtype=np.int64)
         self.tail: Int32Array = np.zeros((num_rows, page_size), dtype=np.int32)
         self.prompts: dict[int, Prompt] = {}
+        self.tail_media: dict[int, bytes] = {}
 
     def grow(self, num_rows: int) -> None:
         """Make room for more rows.
@@ -111,6 +114,7 @@ class Streams:
         node = int(self.cursor[row])
         self.open(row, NO_STREAM, 0, 0)
         self.prompts.pop(row, None)
+        self.tail_media.pop(row, None)
         return node
 
     def copy(self, parent: int, child: int) -> int:
@@ -130,4 +134,6 @@ class Streams:
             array[child] = array[parent]
         if parent in self.prompts:
             self.prompts[child] = self.prompts[parent]
+        if parent in self.tail_media:
+            self.tail_media[child] = self.tail_media[parent]
         return int(self.cursor[parent])

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.memory._entries import SHARED, UNMAPPED, WRITABLE, frames_of, pack
+from pagedref.memory._entries import PINNED, SHARED, UNMAPPED, WRITABLE, frames_of, pack
 from pagedref.ragged import concat_ranges
 
 __all__ = ["TableStore"]
@@ -168,7 +168,7 @@ class TableStore:
         Returns
         -------
         int64 array
-            The frames, one for each entry: each has one more holder now.
+            The frames, one for each page that has one: each has one more holder now.
 
         Mutates
         -------
@@ -176,10 +176,11 @@ class TableStore:
         """
         pages = int(self.num_pages[parent])
         entries = self.entries[parent, :pages]
-        entries[:] = (entries & ~WRITABLE) | SHARED
-        self.entries[child, :pages] = entries
+        mapped = frames_of(entries) >= 0
+        entries[mapped] = (entries[mapped] & ~WRITABLE) | SHARED
+        self.entries[child, :pages] = np.where(mapped, entries & ~PINNED, entries)
         self.num_pages[child] = pages
-        return frames_of(entries)
+        return frames_of(entries[mapped])
 
     def block_table(self, rows: Int64Array, pages: Int64Array) -> npt.NDArray[np.int32]:
         """Return the frames of the first pages of tables, padded with -1 (S21).

@@ -230,7 +230,7 @@ class MemoryViews:
         -------
         ACCESSED of the pages.
         """
-        rows = self._sequences.rows("slot_mapping", seq_ids, unique=False)
+        rows = self._present_rows("slot_mapping", seq_ids, unique=False)
         first = self._counts("slot_mapping", "start", start, rows)
         last = self._counts("slot_mapping", "stop", stop, rows)
         wrong = np.flatnonzero((first > last) | (last > self._sequences.end[rows]))
@@ -260,8 +260,20 @@ class MemoryViews:
         CorruptionError
             Lists everything that is wrong.
         """
-        if found := problems(self._frames, self._sequences, self._tables, self._page_size):
+        if found := self._problems():
             raise CorruptionError("audit: the memory is corrupt: " + "; ".join(found))
+
+    def _problems(self) -> list[str]:
+        """List what an audit finds."""
+        return problems(self._frames, self._sequences, self._tables, self._page_size, self._held_for_moves())
+
+    def _held_for_moves(self) -> Int64Array:
+        """Return frames that wait for pages on their way in."""
+        return np.empty(0, dtype=np.int64)
+
+    def _present_rows(self, function: str, seq_ids: Any, *, unique: bool = True) -> Int64Array:
+        """Return the rows of sequences whose pages are in the pool."""
+        return self._sequences.rows(function, seq_ids, unique=unique)
 
     def _reserved(self, rows: Int64Array) -> Int64Array:
         """Return the reserved, not yet committed tokens of rows."""
@@ -291,7 +303,7 @@ class MemoryViews:
 
     def _lens(self, function: str, seq_ids: Any, extra: Any) -> tuple[Int64Array, Int64Array]:
         """Return the rows of a batch, and how many tokens of each are meant."""
-        rows = self._sequences.rows(function, seq_ids, unique=False)
+        rows = self._present_rows(function, seq_ids, unique=False)
         lens: Int64Array = self._sequences.length[rows]
         if extra is not None:
             counts = self._counts(function, "extra", extra, rows)

@@ -1,7 +1,7 @@
 """Pages on disk that survive a crash: after it each name has its old page or its new one, never half of one (S33).
 
 A page is never written over another that counts. It goes to a free slot together with a record that vouches for both
-(see the layout in :mod:`pagedref.memory._records`); only when it is safe is the slot of its predecessor scrubbed and
+(the layout is in the chapter); only when it is safe is the slot of its predecessor scrubbed and
 used again. Every read checks the record and the page; what fails is a miss, and harms nobody else.
 """
 

@@ -50,15 +50,13 @@ class FrameAllocator:
     -----
     The free frames form a stack: what was freed last is handed out first, and fresh frames follow in `frame_order`.
     So ``free(frames[::-1])`` right after ``frames = alloc(n)`` restores every bit of the allocator, and tests that pass
-    a random `frame_order` show that no result rests on where a page lies (L1). Used from one thread.
-
-    Every check comes before the first change (S26).
+    a random `frame_order` show that no result rests on where a page lies (L1). Used from one
+    thread; every check comes before the first change (S26).
 
     Examples
     --------
     >>> allocator = FrameAllocator(4)
-    >>> frames = allocator.alloc(3)
-    >>> frames.tolist(), allocator.num_free
+    >>> allocator.alloc(3).tolist(), allocator.num_free
     ([0, 1, 2], 1)
     >>> allocator.share([1])
     >>> allocator.free([0, 1]).tolist(), allocator.refcount.tolist()
@@ -126,7 +124,7 @@ class FrameAllocator:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays of the allocator, its policy aside."""
-        return self._stack.nbytes + self._refcount.nbytes + self._scratch.nbytes + self._kept.nbytes
+        return sum(array.nbytes for array in (self._stack, self._refcount, self._scratch, self._kept))
 
     @property
     def refcount(self) -> npt.NDArray[np.int32]:
@@ -159,9 +157,8 @@ class FrameAllocator:
         -------
         The free list and the counts; cached frames that are given up lose their content.
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or (count := int(n)) < 0:
             raise ContractError(f"alloc: n is wrong, got {n!r}, need an integer >= 0")
-        count = int(n)
         if count > self.num_available:
             available = self.num_available
             text = f"alloc: n is more than is free, got {count}, need at most {available} (of {self._num_frames})"
@@ -210,13 +207,15 @@ class FrameAllocator:
             A frame that is neither held nor cached, or none of the pool.
         """
         index = self._checked("revive", frames)
-        cached = index[self._refcount[index] == 0]
+        counts = self._refcount[index]
+        cached = index[counts == 0]
         if cached.size:
-            if not self._kept[cached].all():
-                self._refuse("revive", cached[~self._kept[cached]], self._refcount[cached[~self._kept[cached]]])
+            lost = cached[~self._kept[cached]]
+            if lost.size:
+                self._refuse("revive", lost, self._refcount[lost])
             self.policy.leave(cached)
         self.policy.hit(index)
-        self._refcount[index] += ONE
+        self._refcount[index] = counts + ONE
 
     def keep(self, frames: Any) -> None:
         """Mark held frames, so that they become cached in place of free when their last holder goes.
@@ -272,7 +271,8 @@ class FrameAllocator:
         Returns
         -------
         int64 array
-            The frames whose last holder went, cached ones among them, in the order given (of one named twice, the last mention counts).
+            The frames whose last holder went, cached ones among them, in the order given (of one named twice, the last
+            mention counts).
 
         Raises
         ------

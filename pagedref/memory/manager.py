@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames
+from pagedref.memory._admission import Pressure
 from pagedref.memory._entries import PRESENT, SHARED, WRITABLE, frames_of, pack
 from pagedref.memory._plans import CopyPlan, Reservation
-from pagedref.memory._sharing import PrefixSharing
 from pagedref.memory.batch import Batch
 from pagedref.memory.events import Copied, Reserved, Shared
 
@@ -20,7 +20,7 @@ __all__ = ["KVManager"]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
-class KVManager(PrefixSharing):
+class KVManager(Pressure):
     """Decide where the tokens of many sequences lie in one pool; see no key and no value.
 
     A step of an engine is: `reserve` room for the new tokens, carry out the copies it asks for, write the tokens at
@@ -109,6 +109,7 @@ class KVManager(PrefixSharing):
             An id never used, or one named twice.
         """
         rows = self._sequences.rows("free", seq_ids)
+        self._forget_away(rows)
         self._release(rows, 0)
         self._close_streams(rows)
         self._sequences.drop(rows)
@@ -133,7 +134,7 @@ class KVManager(PrefixSharing):
         ContractError
             The parent has reserved tokens (their slots would become the child's too): commit or roll back first.
         """
-        parent = int(self._sequences.rows("fork", [seq_id])[0])
+        parent = int(self._present_rows("fork", [seq_id])[0])
         if ahead := int(self._sequences.end[parent] - self._sequences.length[parent]):
             text = f"fork: seq_id {seq_id} has reserved tokens, got {ahead}, need 0 (commit or roll back first)"
             raise ContractError(text)
@@ -175,7 +176,7 @@ class KVManager(PrefixSharing):
         ContractError
             Unknown or repeated ids, numbers out of range.
         """
-        rows = self._sequences.rows("reserve", seq_ids)
+        rows = self._present_rows("reserve", seq_ids)
         counts = self._counts("reserve", "num_tokens", num_tokens, rows)
         end = self._sequences.end[rows]
         mapped = self._tables.num_pages[rows]
@@ -232,7 +233,7 @@ class KVManager(PrefixSharing):
         index, _ = self._tables.tail(last.rows, last.num_pages)
         self._tables.cut(last.rows, last.num_pages, index)
         self._tables.entries[last.written] = last.entries
-        self._frames.revive(last.plan.src) if False else self._share_again(last.plan.src)
+        self._frames.share(last.plan.src)
         self._frames.free(last.frames[::-1])
         self._sequences.end[last.rows] = last.end
         self._changed(last.rows)
@@ -261,7 +262,7 @@ class KVManager(PrefixSharing):
         -------
         ACCESSED and DIRTY of the pages.
         """
-        rows = self._sequences.rows("slots", seq_ids)
+        rows = self._present_rows("slots", seq_ids)
         counts = self._counts("slots", "num_tokens", num_tokens, rows)
         self._need_reserved("slots", "num_tokens", rows, counts)
         return self._slots("slots", rows, self._sequences.length[rows], counts, write=True)
@@ -284,7 +285,7 @@ class KVManager(PrefixSharing):
         ContractError
             More tokens than are reserved, or token ids of the wrong type or number.
         """
-        rows = self._sequences.rows("commit", seq_ids)
+        rows = self._present_rows("commit", seq_ids)
         counts = self._counts("commit", "num_tokens", num_tokens, rows)
         self._need_reserved("commit", "num_tokens", rows, counts)
         ids = None if tokens is None else self._check_tokens(tokens, counts)
@@ -305,7 +306,7 @@ class KVManager(PrefixSharing):
         -------
         Batch
         """
-        return Batch(self, self._sequences.rows("batch", seq_ids))
+        return Batch(self, self._present_rows("batch", seq_ids))
 
     def rollback(self, seq_ids: Any) -> None:
         """Give back what is reserved and not committed; live tokens stay.
@@ -321,3 +322,9 @@ class KVManager(PrefixSharing):
         rows = self._sequences.rows("rollback", seq_ids)[::-1]  # backwards: the free list is as before the reservation
         self._release(rows, num_pages(self._sequences.length[rows], self._page_size))
         self._sequences.end[rows] = self._sequences.length[rows]
+
+    def _begin(self, seq_id: int | None) -> int:
+        return self.add(seq_id)
+
+    def _reserve_now(self, seq_id: int, num_tokens: int) -> CopyPlan:
+        return self.reserve(seq_id, num_tokens)

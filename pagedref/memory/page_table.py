@@ -2,17 +2,18 @@
 
 ::
 
-     63                              32 31                     7 6 5  4   3   2   1   0
-    +----------------------------------+------------------------+---+---+---+---+---+---+
-    |          frame number            |        always 0        | . | D | A | S | W | P |
-    +----------------------------------+------------------------+---+---+---+---+---+---+
+     63                              32 31                 7  6   5   4   3   2   1   0
+    +----------------------------------+--------------------+---+---+---+---+---+---+---+
+    |          frame number            |      always 0      | O | N | D | A | S | W | P |
+    +----------------------------------+--------------------+---+---+---+---+---+---+---+
 
     P  PRESENT    the page has a frame
     W  WRITABLE   its slots may be written in place
     S  SHARED     other tables may name the frame, too
     A  ACCESSED   read or written since the bit was cleared
     D  DIRTY      written since the bit was cleared
-    .  bits 5 and 6 are kept free for PINNED and SWAPPED
+    N  PINNED     not to be released by a window, swapped out or preempted
+    O  SWAPPED    the page is in a slower tier: no frame, the frame field is that of an unmapped page
 
 The frame sits in the high word alone, so that an int32 view of a row of entries, every other word, **is** its row of a
 block_table. An unmapped page is the entry ``UNMAPPED``: the frame field all ones (-1 as int32) and no flag.
@@ -35,8 +36,10 @@ from pagedref.memory._entries import (
     DIRTY,
     FLAGS,
     NO_FLAG,
+    PINNED,
     PRESENT,
     SHARED,
+    SWAPPED,
     UNMAPPED,
     WRITABLE,
     flag_letters,
@@ -45,7 +48,7 @@ from pagedref.memory._entries import (
 )
 from pagedref.ragged import int_array
 
-__all__ = ["ACCESSED", "DIRTY", "PRESENT", "SHARED", "UNMAPPED", "WRITABLE", "PageTable"]
+__all__ = ["ACCESSED", "DIRTY", "PINNED", "PRESENT", "SHARED", "SWAPPED", "UNMAPPED", "WRITABLE", "PageTable"]
 
 MAX_FRAME = 2**31 - 2
 FIRST_PAGES = 8  # width of a new table; it doubles when it is full
@@ -271,7 +274,8 @@ class PageTable:
         int64 array
             A frame that stands in several entries (a ring) appears as often: that is how holders are counted.
         """
-        return frames_of(self._entries[self._entries != UNMAPPED])
+        frames = frames_of(self._entries)
+        return frames[frames >= 0]
 
     def fork(self) -> PageTable:
         """Return a second table with the same frames; from now on neither side writes them in place (S27).
@@ -286,7 +290,7 @@ class PageTable:
         -------
         Every mapped page of this table becomes SHARED and loses WRITABLE.
         """
-        mapped = self._entries != UNMAPPED
+        mapped = frames_of(self._entries) >= 0
         self._entries[mapped] = (self._entries[mapped] & ~WRITABLE) | SHARED
         return PageTable.from_entries(self._entries, self._page_size)
 

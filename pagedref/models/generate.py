@@ -193,7 +193,8 @@ class BatchRun:
 
         Notes
         -----
-        Mutates: the cache, in which no sequence of this run is left at the end, whichever way it comes.
+        Mutates: the cache, in which no sequence of this run is left at the end, whichever way it comes; what a step
+        had reserved goes with its sequences.
         """
         try:
             while self._waiting or self._running:
@@ -234,11 +235,7 @@ class BatchRun:
         last = [at for at, (seq, count) in enumerate(pairs) if count == seq.missing]  # these get a new token
         cache = self.cache
         step = cache.begin([seq.seq_id for seq, _ in pairs], [count for _, count in pairs])
-        try:
-            logits = self._transformer.forward(cache, step, ids, ends[last] - 1)  # (len(last), vocab)
-        except BaseException:
-            cache.abort(step)
-            raise
+        logits = self._transformer.forward(cache, step, ids, ends[last] - 1)  # (len(last), vocab)
         cache.commit(step)
         for seq, count in pairs:
             seq.stored += count

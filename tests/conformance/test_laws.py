@@ -97,7 +97,7 @@ def test_l4_l10_l11_chunks_and_pages(backend: Any, form: KVFormat, seed: int, cu
             kv_indices=case.kv_indices[:pages],
             kv_last_page_len=np.array([(live - 1) % page + 1], np.int32),
         )
-        part = type(expected)(*(np.asarray(array)[begin:end] for array in expected))
+        part = expected.rows(begin, end)
         assert_state(chunk.prefill(backend), part, f"rows {begin}..{end}")
         if end - begin == 1:
             assert_state(chunk.decode(backend), part, "decode")

@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pagedref.attention import DenseState
 from pagedref.conformance import PagedCase, assert_exact, assert_state, make_case, oracle
 
 SETTINGS = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -54,8 +53,6 @@ def narrow(case: PagedCase) -> PagedCase:
     if "sinks" in keywords:
         keywords["sinks"] = keywords["sinks"].astype(case.q.dtype)
     return case.using(**keywords)
-
-
 
 
 @SETTINGS
@@ -107,8 +104,7 @@ def test_page_size_and_chunks(backend: Any, seed: int, rows: int, before: int, p
             chunk.kv_indices[:pages],
             np.array([(live - 1) % page + 1 if live else 0], np.int32),
         )
-        part = DenseState(*(np.asarray(array)[begin:end] for array in expected))
-        assert_state(state, part, f"chunk {begin}..{end}")
+        assert_state(state, expected.rows(begin, end), f"chunk {begin}..{end}")
 
 
 @SMALL

@@ -70,8 +70,9 @@ def test_attention(vector: dict[str, Any]) -> None:
         q = data["q"][cu_q[b] : cu_q[b + 1]]
         k, v = (data[name][cu_kv[b] : cu_kv[b + 1]] for name in ("k", "v"))
         mask = {} if masks is None else {"mask": masks[b]}
+        scaled = Arithmetic(scaled=params["k_scale"] is not None or params["v_scale"] is not None)
         parts.append(
-            dense_attention(q, k * factor_k, v * factor_v, with_bound=True, arithmetic=Arithmetic(), **mask, **keywords)
+            dense_attention(q, k * factor_k, v * factor_v, with_bound=True, arithmetic=scaled, **mask, **keywords)
         )
     expected = DenseState(*(np.concatenate([np.asarray(part[at]) for part in parts]) for at in range(4)))
     _agree(vector, expected.out, data["out"], "oracle: out")

@@ -7,14 +7,26 @@ from tests.meta.sources import ROOT, is_package, modules
 # Modules that share another word's chapter or test, each with the reason.
 PARTS: dict[str, str] = {
     # module: the word whose chapter and test cover it
+    "pagedref.attention.latent": "mla",
+    "pagedref.attention.levels": "cascade",
+    "pagedref.attention.mla_forms": "mla",
+    "pagedref.attention.ordered_rows": "ordered",
+    "pagedref.attention.ordered_textbook": "ordered",
     "pagedref.attention.parallel": "tiles",
+    "pagedref.attention.scalings": "rotary",
+    "pagedref.attention.tree": "ordered",
+    "pagedref.attention.reader": "tiles",
     "pagedref.attention.view": "tiles",
     "pagedref.conformance.agreement": "conformance",
+    "pagedref.conformance.alarm": "conformance",
     "pagedref.conformance.cache_checks": "conformance",
     "pagedref.conformance.cases": "conformance",
     "pagedref.conformance.checks": "conformance",
+    "pagedref.conformance.fault_cases": "conformance",
     "pagedref.conformance.mutants": "conformance",
     "pagedref.conformance.refusals": "conformance",
+    "pagedref.conformance.storage_checks": "conformance",
+    "pagedref.memory.stores": "swap",
     "pagedref.models.chat": "tokenizer",
     "pagedref.models.crew": "linear",
     "pagedref.models.demo": "cli",
@@ -27,6 +39,8 @@ PARTS: dict[str, str] = {
     "pagedref.models.safetensors_file": "checkpoint",
     "pagedref.models.tiny_text": "tiny",
     "pagedref.models.weights": "checkpoint",
+    "pagedref.tensor_file": "save_file",
+    "pagedref.mla_call": "mla",
 }
 NO_CHAPTER: dict[str, str] = {
     "pagedref": "the front page of the documentation",
@@ -39,6 +53,7 @@ NO_TEST: dict[str, str] = {
     "pagedref.conformance.cache_checks": "tests/conformance/test_checks.py and test_mutants.py run them",
     "pagedref.conformance.cases": "tests/conformance: every check is made of them",
     "pagedref.conformance.refusals": "tests/conformance/test_checks.py runs them",
+    "pagedref.conformance.storage_checks": "tests/conformance/test_storage.py runs them",
 }
 # Packages have a chapter of their own; their tests are those of their modules.
 

@@ -117,6 +117,11 @@ def make_latent(
     )
 
 
+def rows_of(state: DenseState, begin: int, end: int) -> DenseState:
+    """Return some rows of an answer."""
+    return DenseState(*(np.asarray(part)[begin:end] for part in state[:4]))
+
+
 def latent_oracle(case: LatentCase, *, merges: int = 2) -> DenseState:
     """Return the answer of a case by the oracle, with its bound."""
     arithmetic = Arithmetic("float64" if case.q_nope.dtype == np.float64 else "float32", merges=merges)

@@ -130,6 +130,31 @@ def test_sink_counts_once() -> None:
     assert round(float(state.lse[0, 0]), 12) == round(math.log(3), 12)
 
 
+@settings(deadline=None, max_examples=100)
+@given(problem=problems())
+def test_weights(problem: tuple[Any, Any, Any, dict[str, Any]]) -> None:
+    """Weights times values are the output; invisible keys have exactly 0; what is missing to 1 is the sink's."""
+    q, k, v, keywords = problem
+    state = dense_attention(q, k, v, with_weights=True, **keywords)
+    assert state.weights is not None and state.weights.shape == (len(q), q.shape[1], len(k))
+    assert dense_attention(q, k, v, **keywords).weights is None
+    values = np.repeat(v, q.shape[1] // v.shape[1], axis=1)
+    bound = dense_attention(q, k, v, with_bound=True, arithmetic=Arithmetic(dtype="float64"), **keywords)
+    assert_bound(np.einsum("qhk,khd->qhd", state.weights, values), state.out, bound.out_bound, "weights times values")
+    for row, position in enumerate(range(len(k) - len(q), len(k))):
+        for key in range(len(k)):
+            mask = keywords.get("mask")
+            seen = visible(position, key, keywords) and (mask is None or mask[row, key])
+            assert seen or (state.weights[row, :, key] == 0).all()
+    with np.errstate(invalid="ignore"):
+        sink = np.exp(keywords.get("sinks", np.full(q.shape[1], -np.inf)) - state.lse)
+    live = np.isfinite(state.lse)
+    assert np.abs((state.weights.sum(axis=2) + sink)[live] - 1).max(initial=0) < 1e-13
+    part = state.rows(1, 3)
+    assert part.weights is not None and part.out_bound is None
+    assert np.array_equal(part.weights, state.weights[1:3]) and np.array_equal(part.lse, state.lse[1:3])
+
+
 def test_bound_of_more_rounding_is_larger() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((n, 1, 4)) for n in (1, 50, 50))

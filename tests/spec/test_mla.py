@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pagedref.attention as reference
-from pagedref.attention import dense_attention, merge_states
+from pagedref.attention import (
+    CascadeLevel,
+    append_kv,
+    cascade_mla,
+    dense_attention,
+    merge_states,
+    split_levels,
+)
 from pagedref.attention.bounds import Arithmetic
 from pagedref.attention.mla import mla_decode, mla_prefill
 from pagedref.attention.mla_forms import (
@@ -28,12 +35,13 @@ from pagedref.attention.mla_forms import (
     mla_project,
     mla_textbook,
 )
+from pagedref.attention.quantize import dequantize, quantize
 from pagedref.conformance import assert_bound, assert_exact, assert_state
 from pagedref.contract import EXTENDED_OPERATIONS
 from pagedref.errors import ContractError, PageFault
 from pagedref.kv_format import KVFormat
 from pagedref.numerics import gamma
-from tests.spec.latent_cases import LatentCase, latent_oracle, make_latent
+from tests.spec.latent_cases import LatentCase, latent_oracle, make_latent, rows_of
 
 OURS = SimpleNamespace(mla_decode=mla_decode, mla_prefill=mla_prefill)
 
@@ -235,9 +243,9 @@ def test_chunks_pages_and_decode(seed: int, rows: int, before: int, page: int) -
             np.array([(live - 1) % page + 1 if live else 0]),
             **case.keywords,
         )
-        assert_state(state, type(expected)(*(np.asarray(part)[begin:end] for part in expected)), "chunk")
+        assert_state(state, rows_of(expected, begin, end), "chunk")
     last = replace(case, q_nope=case.q_nope[-1:], q_pe=case.q_pe[-1:]).decode(OURS)
-    assert_state(last, type(expected)(*(np.asarray(part)[-1:] for part in expected)), "decode")
+    assert_state(last, rows_of(expected, rows - 1, rows), "decode")
 
 
 @settings(deadline=None, max_examples=40)
@@ -267,6 +275,54 @@ def test_other_storage_types(storage: Any) -> None:
     assert_state(chosen.prefill(OURS), latent_oracle(chosen))
     mixed = replace(case, kpe_cache=case.kpe_cache.astype(np.float32))
     assert_exact(mixed.prefill(OURS).out, case.prefill(OURS).out)
+
+
+FORMATS = [
+    KVFormat("e4m3fn", "group", group_size=4),
+    KVFormat("e5m2", "slot_head"),
+    KVFormat("int8", "slot_head", zero_point=True),
+    KVFormat("int4", "group", group_size=2, zero_point=True),
+    KVFormat("int8", "frame_head"),
+    KVFormat("float32", "tensor"),
+    KVFormat("e4m3fn", "head"),
+]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.kind}-{form.granularity}")
+def test_quantised_latents(form: KVFormat) -> None:
+    """S16-S18: latents quantised with every granularity, beside plain rotated keys; the oracle sees what is read."""
+    case = make_latent(16, [3, 1], [9, 13], poison=0.0)
+    scale = zero = None
+    if form.computed:
+        stored, scale, zero = quantize(case.ckv_cache[:, :, None], form)
+    else:
+        shape = form.scale_shape(*case.ckv_cache.shape[:2], 1, 8)
+        assert shape is not None
+        scale = np.random.default_rng(0).uniform(0.02, 0.05, shape).astype(np.float32)
+        stored = quantize(case.ckv_cache[:, :, None], form, scale[:, None] if scale.ndim == 2 else scale).stored
+    read = dequantize(stored, form, scale[:, None] if scale.ndim == 2 else scale, zero)[:, :, 0]
+    stored = stored[:, :, 0]
+    owners = [case.kv_indices[case.kv_indptr[at] : case.kv_indptr[at + 1]] for at in range(2)]
+    live = [read[frames].reshape(-1, 8)[: len(ckv)] for frames, ckv in zip(owners, case.ckv, strict=True)]
+    keywords = {"ckv_format": form, "ckv_scale": scale, "ckv_zero": zero}
+    for selected in (None, selection(16, [3, 1], [9, 13], 5)):
+        expected = latent_oracle(replace(case, ckv=live).using(sparse_positions=selected))
+        stored_case = replace(case, ckv_cache=stored).using(sparse_positions=selected, **keywords)
+        assert_state(stored_case.prefill(OURS), expected, f"selection {selected is not None}")
+    flat = CascadeLevel(case.qo_indptr, case.kv_indptr, case.kv_indices, case.kv_last_page_len)
+    levels = split_levels(flat, page_size=4, pages_per_part=2)
+    state = cascade_mla(case.q_nope, case.q_pe, stored, case.kpe_cache, levels, sm_scale=0.3, **keywords)
+    assert_state(state, latent_oracle(replace(case, ckv=live), merges=3), "cascade")
+
+
+def test_latents_are_appended_like_keys() -> None:
+    """One kv head whose key is the latent and whose value is the rotated key: no operation of its own is needed."""
+    case = make_latent(17, [1], [6])
+    ckv_cache, kpe_cache = np.full_like(case.ckv_cache, np.nan), np.full_like(case.kpe_cache, np.nan)
+    slots = case.kv_indices.astype(np.int64)[np.arange(6) // 4] * 4 + np.arange(6) % 4
+    append_kv(case.ckv[0][:, None], case.kpe[0][:, None], ckv_cache[:, :, None], kpe_cache[:, :, None], slots)
+    assert_exact(ckv_cache, case.ckv_cache)
+    assert_exact(kpe_cache, case.kpe_cache)
 
 
 def test_long_sequences_over_several_tiles() -> None:
@@ -365,7 +421,11 @@ REFUSALS: list[tuple[dict[str, Any], list[str]]] = [
     ({"q_pe": np.zeros((3, 4, 3))}, ["q_pe has another type", "float32"]),
     ({"q_nope": np.zeros((3, 4, 9), np.float32)}, ["ckv_cache", "rank = 9"]),
     ({"q_nope": np.zeros((3, 4), np.float32)}, ["q_nope has the wrong number of dimensions"]),
-    ({"ckv_cache": np.zeros((6, 4, 8), np.int8)}, ["ckv_cache", "integers", "int8"]),
+    ({"ckv_cache": np.zeros((6, 4, 8), np.int8)}, ["ckv_scale is missing", "S16"]),
+    ({"kpe_cache": np.zeros((6, 4, 3), np.uint8)}, ["kpe_format is missing", "S15"]),
+    ({"ckv_format": "int3"}, ["ckv_format is not a kind", "int3"]),
+    ({"ckv_format": "e4m3fn"}, ["ckv_cache has the wrong type", "float32"]),
+    ({"kpe_scale": np.ones(2, np.float32)}, ["kpe_scale", "(1,)", "S17"]),
     ({"kpe_cache": np.zeros((6, 5, 3), np.float32)}, ["kpe_cache", "page_size = 4"]),
     ({"kv_indices": np.array([0, 1, 9])}, ["kv_indices", "S21"]),
     ({"kv_last_page_len": np.array([9, 3])}, ["kv_last_page_len", "S20"]),

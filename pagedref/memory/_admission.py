@@ -1,0 +1,201 @@
+"""Admission and preemption of a manager: what a prompt needs now, and what a sequence would give back (S34)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pagedref.addressing import num_pages
+from pagedref.errors import OutOfFrames
+from pagedref.memory._entries import frames_of
+from pagedref.memory._match import Match, find_match
+from pagedref.memory._plans import CopyPlan
+from pagedref.memory._swapping import Swapping
+from pagedref.memory.prefix import PrefixHit, token_array
+from pagedref.memory.pressure import Claim, Need, choose_victims
+from pagedref.memory.radix import RadixTree
+
+__all__ = ["Admitted", "Pressure"]
+
+
+class Admitted(NamedTuple):
+    """A request that got its first frames.
+
+    Attributes
+    ----------
+    seq_id : int
+        Its sequence; `hit` tokens of it are live, the next ones reserved.
+    hit : PrefixHit
+        What was found.
+    plan : CopyPlan
+        Copies to carry out first.
+    """
+
+    seq_id: int
+    hit: PrefixHit
+    plan: CopyPlan
+
+
+class Pressure(Swapping):
+    """Decide who gets in and who goes; see `KVManager`.
+
+    Parameters
+    ----------
+    num_frames, page_size, **options
+        Of `PrefixSharing`.
+    """
+
+    def need(self, tokens: Any, num_tokens: int | None = None, *, watermark: int = 0, **keys: Any) -> Need:
+        """Say what the admission of a prompt takes now; nothing changes (S26).
+
+        Parameters
+        ----------
+        tokens, **keys
+            The prompt, and `adapter`, `salt`, `media`, `recompute_last` of `attach_prefix`.
+        num_tokens : int, optional
+            How many tokens beyond the hit are to be stored now; by default all.
+        watermark : int
+            Frames that must stay available.
+
+        Returns
+        -------
+        Need
+        """
+        return self._need(self._find(tokens, **keys), num_tokens, watermark)
+
+    def admit(
+        self,
+        tokens: Any,
+        num_tokens: int | None = None,
+        *,
+        watermark: int = 0,
+        resumed: bool = False,
+        seq_id: int | None = None,
+        **keys: Any,
+    ) -> Admitted:
+        """Begin a sequence with what is there of its prompt and room for what comes next; all or nothing (S26, S34).
+
+        Parameters
+        ----------
+        tokens, num_tokens, watermark, **keys
+            See `need`.
+        resumed : bool
+            Whether the request was here before: it is not counted again.
+        seq_id : int, optional
+            Its id, as for `add`.
+
+        Returns
+        -------
+        Admitted
+
+        Raises
+        ------
+        OutOfFrames
+            It does not fit now. Nothing was changed, nothing counted: hit pages that are only cached count as needed.
+        """
+        match = self._find(tokens, **keys)
+        need = self._need(match, num_tokens, watermark)
+        if not need.fits:
+            raise OutOfFrames(
+                f"admit: tokens need more frames than are free, got {need.needed} ({need.new} new, {need.revived} "
+                f"cached hits, {need.watermark} to be left), need at most {need.available} (of {self.num_frames})",
+                needed=need.needed,
+                available=need.available,
+            )
+        number = self._begin(seq_id)
+        row = int(self._sequences.rows("admit", [number])[0])
+        hit = self._attach(row, match, True, False, resumed)
+        plan = self._reserve_now(number, self._wanted(match, num_tokens))
+        return Admitted(number, hit, plan)
+
+    def frames_released_by(self, seq_ids: Any) -> int:
+        """Return how many frames become available when sequences go: those that nobody else holds.
+
+        Parameters
+        ----------
+        seq_ids : int or integer array (num_seqs,)
+            Live sequences, each named once.
+
+        Returns
+        -------
+        int
+        """
+        rows = self._sequences.rows("frames_released_by", seq_ids)
+        named = frames_of(self._tables.entries[rows])
+        frames, mentions = np.unique(named[named >= 0], return_counts=True)
+        return int(np.count_nonzero(self.refcount[frames] == mentions))
+
+    def preemption(self, missing: int, seq_ids: Any, priorities: Any = None) -> list[int]:
+        """Choose victims among running sequences so that frames become available (S34); nothing changes.
+
+        Parameters
+        ----------
+        missing : int
+            Frames that are wanted.
+        seq_ids : sequence of int
+            Who runs, the oldest first.
+        priorities : sequence of int, optional
+            Their classes, high ones kept longer; by default all equal.
+
+        Returns
+        -------
+        list of int
+            Who goes, in order; the engine frees or swaps them.
+        """
+        ids = [int(seq_id) for seq_id in seq_ids]
+        classes = [0] * len(ids) if priorities is None else [int(priority) for priority in priorities]
+        claims = [
+            Claim(seq_id, priority, age, self.frames_released_by(seq_id), self.is_pinned(seq_id))
+            for age, (seq_id, priority) in enumerate(zip(ids, classes))
+        ]
+        return choose_victims(claims, missing)
+
+    def radix(self) -> RadixTree:
+        """Return the published pages as a radix tree, one namespace for each root message; a copy of now.
+
+        Returns
+        -------
+        RadixTree
+            Its `longest_match` says to the token how far a prompt agrees.
+        """
+        tree = RadixTree(self.page_size)
+        if self._publisher is None:
+            return tree
+        index = self._publisher.index
+        alive = index.alive()
+        inner = set(index.parent[: alive.size][alive].tolist())
+        for leaf in np.flatnonzero(alive).tolist():
+            if leaf in inner or index.root_name(leaf) is not None:
+                continue
+            chain, node = [], leaf
+            while (name := index.root_name(node)) is None:
+                chain.append(node)
+                node = int(index.parent[node])
+            tree.insert(index.tokens[chain[::-1]].reshape(-1), namespace=name)
+        return tree
+
+    def _find(self, tokens: Any, **keys: Any) -> Match:
+        """Look a prompt up."""
+        fields = {"adapter": None, "salt": None, "media": (), "recompute_last": True, **keys}
+        return find_match(self._prefix(), "admit", token_array("admit", tokens), **fields)
+
+    def _wanted(self, match: Match, num_tokens: int | None) -> int:
+        """Return the tokens beyond the hit that are to be stored now."""
+        rest = int(match.tokens.size) - int(match.frames.size) * self._page_size
+        return rest if num_tokens is None else min(num_tokens, rest)
+
+    def _need(self, match: Match, num_tokens: int | None, watermark: int) -> Need:
+        """Return what a match needs."""
+        hits = int(match.frames.size)
+        pages = int(num_pages(hits * self._page_size + self._wanted(match, num_tokens), self._page_size))
+        revived = int(np.count_nonzero(self.refcount[match.frames] == 0))
+        return Need(pages - hits, revived, self.num_available, watermark)
+
+    def _begin(self, seq_id: int | None) -> int:
+        """Begin a sequence (`KVManager.add`)."""
+        raise AssertionError("the manager begins sequences")
+
+    def _reserve_now(self, seq_id: int, num_tokens: int) -> CopyPlan:
+        """Make room for tokens (`KVManager.reserve`)."""
+        raise AssertionError("the manager reserves")
