@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--backend", default="numpy", help="numpy (default), cuda, or another that is installed")
     generate.add_argument("--page-size", type=int, default=16, metavar="N", help="positions in a page (16)")
     generate.add_argument("--num-frames", type=int, metavar="N", help="frames in the pool (what the prompts need)")
+    generate.add_argument("--kv-format", metavar="NAME", help="how keys and values are stored (float32), such as int8")
     generate.add_argument("--max-tokens", type=int, default=256, metavar="N", help="new tokens at most (256)")
     generate.add_argument("--no-chat", action="store_true", help="continue the text as it is, no chat template")
     generate.add_argument("--quiet", action="store_true", help="the answer alone, no report")
@@ -115,6 +116,7 @@ def _generate(options: argparse.Namespace) -> int:
         options.max_tokens,
         page_size=options.page_size,
         num_frames=options.num_frames,
+        kv_format=options.kv_format,
         chat=False if options.no_chat else None,
         on_token=watch,
     )

@@ -5,6 +5,7 @@ A format is data: the arithmetic of rounding and reading lives in :mod:`pagedref
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from pagedref.errors import ContractError
 
-__all__ = ["GRANULARITIES", "KINDS", "KVFormat", "Kind"]
+__all__ = ["GRANULARITIES", "KINDS", "NAMES", "KVFormat", "Kind"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,23 @@ of channels. These are computed at the write and stored (S17).
 
 _BY_DTYPE = {kind.dtype: kind for kind in KINDS.values()}
 
+NAMES: Mapping[str, tuple[str, str | None]] = MappingProxyType(
+    {
+        "float32": ("float32", None),
+        "float16": ("float16", None),
+        "bfloat16": ("bfloat16", None),
+        "e4m3fn": ("e4m3fn", None),
+        "e4m3fn-scaled": ("e4m3fn", "slot_head"),
+        "e5m2": ("e5m2", None),
+        "e5m2-scaled": ("e5m2", "slot_head"),
+        "int8": ("int8", "slot_head"),
+        "int4": ("int4", "group"),
+    }
+)
+"""Names of formats for people, with kind and granularity; none of them needs scales beforehand."""
+
+_GROUP = 32  # channels of int4 that share a scale and a zero point
+
 
 @dataclass(frozen=True)
 class KVFormat:
@@ -124,6 +142,40 @@ class KVFormat:
             refuse("granularity", self.granularity, "a kind that saturates for scales computed at the write (S17)")
         if self.zero_point and (not self.integer or not self.computed):
             refuse("zero_point", True, "an integer kind whose scales are computed at the write (S17)")
+
+    @staticmethod
+    def named(name: str, *dims: int) -> KVFormat:
+        """Return a format by its short name: what a model or the command is asked for.
+
+        Parameters
+        ----------
+        name : str
+            A key of :data:`NAMES`. ``int8`` and the scaled floats have one scale for each kv head of a token; ``int4``
+            has a scale and a zero point for each group of 32 channels. All are computed at the write.
+        *dims : int
+            Head sizes, >= 1; a group is 32 channels, or fewer where 32 does not divide them.
+
+        Returns
+        -------
+        KVFormat
+
+        Raises
+        ------
+        ContractError
+            There is no such name; the text lists those that exist.
+
+        Examples
+        --------
+        >>> KVFormat.named("int8")
+        KVFormat(kind='int8', granularity='slot_head', group_size=None, zero_point=False)
+        >>> KVFormat.named("int4", 64).group_size, KVFormat.named("int4", 80).group_size
+        (32, 16)
+        """
+        if name not in NAMES:
+            raise ContractError(f"KVFormat.named: name is unknown, got {name!r}, need one of {', '.join(NAMES)}")
+        kind, granularity = NAMES[name]
+        grouped = granularity == "group"
+        return KVFormat(kind, granularity, math.gcd(_GROUP, *dims) if grouped else None, zero_point=grouped)
 
     @staticmethod
     def of(dtype: npt.DTypeLike) -> KVFormat:

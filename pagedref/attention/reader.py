@@ -61,6 +61,7 @@ class TileReader:
         self._storage = storage
         self._dtype = dtype
         self._scratch = scratch
+        self._buffer: Array | None = None
         self._frames = _as_frames(cache)
         form = storage.form
         self._narrow = form.dtype != dtype and form.kind not in ("float32", "float64")
@@ -97,8 +98,11 @@ class TileReader:
 
     def _gather(self, frames: Array) -> Array:
         """Copy frames side by side, as they are stored."""
-        shape = (len(frames), *self._cache.shape[1:])
-        buffer = self._scratch[: prod(shape) * self._cache.itemsize].view(self._cache.dtype).reshape(shape)
+        if self._buffer is None or len(self._buffer) != len(frames):  # the last tile alone is shorter
+            shape = (len(frames), *self._cache.shape[1:])
+            size = prod(shape) * self._cache.itemsize
+            self._buffer = self._scratch[:size].view(self._cache.dtype).reshape(shape)
+        buffer = self._buffer
         if self._frames is not None:
             view, step = self._frames
             view.take(frames * step if step != 1 else frames, axis=0, out=buffer, mode="clip")  # clip: no hidden copy

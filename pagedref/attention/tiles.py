@@ -190,8 +190,8 @@ def attend_rows(
         scores = _scores(scaled, keys)  # (num_kv_heads, rows * group, live)
         if key_scale is not None:
             scores *= key_scale.T[:, None]
-        by_row = scores.reshape(num_kv_heads, rows, group, live)
         for modify in modifiers:
+            by_row = scores.reshape(num_kv_heads, rows, group, live)
             modify(by_row, view.positions, view.key_positions(first, live))
         seen = view.seen(first, live)
         hidden = None

@@ -1,8 +1,8 @@
 """The operating system of the KV cache: who owns which frame (S19-S34).
 
 `FrameAllocator` counts the holders of frames, `PageTable` maps the pages of one sequence to them, and `KVManager` keeps
-the tables of all sequences. Nothing here sees a key or a value: decisions leave as plans and index arrays, and
-`pagedref.kv_cache` carries them out.
+the tables of all sequences: it shares prefixes, gives up cached pages, swaps, admits and chooses victims. Nothing here
+sees a key or a value: decisions leave as plans and index arrays, and `pagedref.kv_cache` carries them out.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ import numpy as np
 
 from pagedref.addressing import num_pages
 from pagedref.errors import OutOfFrames
-from pagedref.memory._entries import frames_of
+from pagedref.memory._entries import PRESENT, WRITABLE, frames_of, pack
 from pagedref.memory._match import Match, find_match
-from pagedref.memory._plans import CopyPlan
+from pagedref.memory._plans import CopyPlan, Reservation
 from pagedref.memory._swapping import Swapping
-from pagedref.memory.prefix import PrefixHit, token_array
+from pagedref.memory.events import Reserved
+from pagedref.memory.prefix import PrefixHit
 from pagedref.memory.pressure import Claim, Need, choose_victims
 from pagedref.memory.radix import RadixTree
 
@@ -104,10 +105,29 @@ class Pressure(Swapping):
                 available=need.available,
             )
         number = self._begin(seq_id)
-        row = int(self._sequences.rows("admit", [number])[0])
+        row = self._sequences.find(number)
+        assert row is not None
         hit = self._attach(row, match, True, False, resumed)
-        plan = self._reserve_now(number, self._wanted(match, num_tokens))
+        plan = self._reserve_fresh(row, self._wanted(match, num_tokens))
         return Admitted(number, hit, plan)
+
+    def _reserve_fresh(self, row: int, num_tokens: int) -> CopyPlan:
+        """Make room behind whole pages: nothing is copied, and that it fits was checked."""
+        end, first = int(self._sequences.end[row]), int(self._tables.num_pages[row])
+        pages = int(num_pages(end + num_tokens, self._page_size))
+        frames = self._frames.alloc(pages - first)
+        self._tables.grow(0, pages)
+        self._tables.entries[row, first:pages] = pack(frames, PRESENT | WRITABLE)
+        self._tables.num_pages[row] = pages
+        self._sequences.end[row] = end + num_tokens
+        none, rows = np.empty(0, dtype=np.int64), np.array([row])
+        plan = CopyPlan(none, none)
+        before = (np.array([end]), np.array([first]), (none, none), np.empty(0, dtype=np.uint64))
+        self._last = Reservation(plan, rows, *before, frames)
+        if self.on_event is not None:
+            seq_id = int(self._sequences.seq_id[row])
+            self.on_event(Reserved((seq_id,), (num_tokens,), tuple(frames.tolist())))
+        return plan
 
     def frames_released_by(self, seq_ids: Any) -> int:
         """Return how many frames become available when sequences go: those that nobody else holds.
@@ -178,7 +198,7 @@ class Pressure(Swapping):
     def _find(self, tokens: Any, **keys: Any) -> Match:
         """Look a prompt up."""
         fields = {"adapter": None, "salt": None, "media": (), "recompute_last": True, **keys}
-        return find_match(self._prefix(), "admit", token_array("admit", tokens), **fields)
+        return find_match(self._prefix(), "admit", tokens, **fields)
 
     def _wanted(self, match: Match, num_tokens: int | None) -> int:
         """Return the tokens beyond the hit that are to be stored now."""
@@ -188,14 +208,10 @@ class Pressure(Swapping):
     def _need(self, match: Match, num_tokens: int | None, watermark: int) -> Need:
         """Return what a match needs."""
         hits = int(match.frames.size)
-        pages = int(num_pages(hits * self._page_size + self._wanted(match, num_tokens), self._page_size))
-        revived = int(np.count_nonzero(self.refcount[match.frames] == 0))
-        return Need(pages - hits, revived, self.num_available, watermark)
+        new = int(num_pages(self._wanted(match, num_tokens), self._page_size))  # behind whole pages
+        revived = self._frames.num_cached_of(match.frames) if hits else 0
+        return Need(new, revived, self.num_available, watermark)
 
     def _begin(self, seq_id: int | None) -> int:
         """Begin a sequence (`KVManager.add`)."""
         raise AssertionError("the manager begins sequences")
-
-    def _reserve_now(self, seq_id: int, num_tokens: int) -> CopyPlan:
-        """Make room for tokens (`KVManager.reserve`)."""
-        raise AssertionError("the manager reserves")

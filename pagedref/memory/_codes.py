@@ -76,7 +76,7 @@ class FastCoder:
 
     def _mixed(self, tokens: Tokens) -> Codes:
         """Return a number for each row of tokens."""
-        sums: Codes = (tokens.astype(np.uint64) * self._columns).sum(axis=1, dtype=np.uint64)
+        sums: Codes = tokens.astype(np.uint64) @ self._columns
         sums ^= sums >> SHIFT
         sums *= FACTOR
         sums ^= sums >> SHIFT

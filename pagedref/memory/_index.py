@@ -105,26 +105,48 @@ class PrefixIndex(NodeStore):
         int64 array (k,)
             Nodes of the first k pages.
         """
-        first = self.child(node, int(codes[0]), tokens[0], media.get(0)) if codes.size else -1
-        if first < 0:
-            return np.empty(0, dtype=np.int64)
-        found = self.by_code(codes)
-        found[0] = first
-        stop = int(np.argmax(found < 0)) if found.min() < 0 else found.size
-        found = found[:stop]
-        right = self.tokens[found] == tokens[:stop]  # (pages, page_size)
-        chained = self.parent[found[1:]] == found[:-1]
-        if right.all() and chained.all() and not self.media and not media:
-            return found
-        same = right.all(axis=1) & np.concatenate([[True], chained])
+        parts: list[Int64Array] = []
+        page = 0
+        while page < codes.size:
+            first = self.child(node, int(codes[page]), tokens[page], media.get(page))
+            if first < 0:
+                break
+            parts.append(self._run(first, tokens[page:], media, page))
+            page += int(parts[-1].size)
+            node = int(parts[-1][-1])
+            if len(parts) > 4 and 2 * len(parts) > page:  # scattered nodes: look all of them up at once
+                parts.append(self._scattered(node, codes[page:], tokens[page:], media, page))
+                break
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _run(self, first: int, tokens: npt.NDArray[np.int32], media: dict[int, bytes], page: int) -> Int64Array:
+        """Return as many nodes from `first` on as are numbered and chained one after the other and match."""
+        n = min(tokens.shape[0], self._used - first)
+        same = self.tokens[first : first + n] == tokens[:n]  # (n, page_size)
+        same[1:, 0] &= self.parent[first + 1 : first + n] == np.arange(first, first + n - 1)
         if self.media or media:
-            same &= [self.media.get(at) == media.get(page) for page, at in enumerate(found.tolist())]
+            same[1:, 0] &= [self.media.get(first + at) == media.get(page + at) for at in range(1, n)]
+        same[0] = True  # proved already
+        if not same.all():
+            n = int(np.argmin(same.all(axis=1)))
+        return np.arange(first, first + n)
+
+    def _scattered(
+        self, node: int, codes: Codes, tokens: npt.NDArray[np.int32], media: dict[int, bytes], page: int
+    ) -> Int64Array:
+        """Return the longest chain below a node by the codes of all pages at once, step by step where two are equal."""
+        found = self.by_code(codes)
+        stop = int(np.argmax(found < 0)) if found.size and found.min() < 0 else found.size
+        found = found[:stop]
+        same = (self.tokens[found] == tokens[:stop]).all(axis=1)
+        same &= self.parent[found] == np.concatenate([[node], found[:-1]])[:stop]
+        if self.media or media:
+            same &= [self.media.get(at) == media.get(page + i) for i, at in enumerate(found.tolist())]
         if same.all():
             return found
-        at = int(np.argmin(same))  # two pages of equal code: find the right one, step by step
-        nodes = found[:at].tolist()
-        for page in range(at, codes.size):
-            below = self.child(nodes[-1] if nodes else node, int(codes[page]), tokens[page], media.get(page))
+        nodes = found[: int(np.argmin(same))].tolist()
+        for at in range(len(nodes), codes.size):
+            below = self.child(nodes[-1] if nodes else node, int(codes[at]), tokens[at], media.get(page + at))
             if below < 0:
                 break
             nodes.append(below)
@@ -177,35 +199,6 @@ class PrefixIndex(NodeStore):
             found[at] = self.child(int(nodes[at]), int(codes[at]), tokens[at])
         return found
 
-    def longest_child(self, node: int, tokens: npt.NDArray[np.int32]) -> tuple[int, int]:
-        """Return the child with frames that shares most first tokens with `tokens`, and how many; (-1, 0) for none.
-
-        Parameters
-        ----------
-        node : int
-            Parent.
-        tokens : int32 array (n,)
-            At most a page of tokens.
-
-        Returns
-        -------
-        child, num_tokens : int
-
-        Notes
-        -----
-        Looks at all nodes: cost grows with the number of published pages.
-        """
-        below = np.flatnonzero((self.parent[: self._used] == node) & (self.first_frame[: self._used] >= 0))
-        below = below[below > 0]
-        if self.media:
-            below = np.array([at for at in below.tolist() if at not in self.media], dtype=np.int64)
-        if not below.size or not tokens.size:
-            return -1, 0
-        same = self.tokens[below, : tokens.size] == tokens  # (children, n)
-        lengths = np.where(same.all(axis=1), tokens.size, np.argmin(same, axis=1))
-        best = int(np.argmax(lengths))
-        return (int(below[best]), int(lengths[best])) if lengths[best] else (-1, 0)
-
     def is_page(self, at: int, node: int, tokens: Any, media: bytes | None) -> bool:
         """Tell whether a node is a certain page below another: the proof of a hit."""
         if int(self.parent[at]) != node or self.media.get(at) != media:
@@ -254,8 +247,11 @@ class PrefixIndex(NodeStore):
 
     def _plant(self, nodes: Int64Array, parents: Int64Array, codes: Codes, tokens: npt.NDArray[np.int32]) -> None:
         """Fill in new nodes."""
-        self.parent[nodes], self.children[nodes], self.first_frame[nodes] = parents, 0, NONE
-        self.code[nodes], self.tokens[nodes] = codes, tokens
+        at: Any = nodes
+        if nodes.size and int(nodes[-1] - nodes[0]) == nodes.size - 1 and (np.diff(nodes) == 1).all():
+            at = slice(int(nodes[0]), int(nodes[-1]) + 1)
+        self.parent[at], self.children[at], self.first_frame[at] = parents, 0, NONE
+        self.code[at], self.tokens[at] = codes, tokens
         self.enter(nodes, codes)
 
     def hang(self, nodes: Int64Array, frames: Int64Array) -> None:

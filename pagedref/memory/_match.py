@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.memory._codes import key_of
+from pagedref.memory._index import PrefixIndex
 from pagedref.memory._publish import Publisher
 from pagedref.memory.prefix import media_by_page, root_message, token_array
 
-__all__ = ["Match", "PrefixStats", "find_match", "keys_of"]
+__all__ = ["Match", "PrefixStats", "find_match", "keys_of", "longest_child"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -114,3 +115,35 @@ def keys_of(publisher: Publisher, node: int) -> list[bytes]:
         nodes.append(node)
         node = int(index.parent[node])
     return [key_of(index, page) for page in reversed(nodes)]
+
+
+def longest_child(index: PrefixIndex, node: int, tokens: npt.NDArray[np.int32]) -> tuple[int, int]:
+    """Return the child with frames that shares most first tokens with `tokens`, and how many; (-1, 0) for none.
+
+    Parameters
+    ----------
+    index : PrefixIndex
+        The index.
+    node : int
+        Parent.
+    tokens : int32 array (n,)
+        At most a page of tokens.
+
+    Returns
+    -------
+    child, num_tokens : int
+
+    Notes
+    -----
+    Looks at all nodes: cost grows with the number of published pages.
+    """
+    below = np.flatnonzero((index.parent[: index.num_numbers] == node) & (index.first_frame[: index.num_numbers] >= 0))
+    below = below[below > 0]
+    if index.media:
+        below = np.array([at for at in below.tolist() if at not in index.media], dtype=np.int64)
+    if not below.size or not tokens.size:
+        return -1, 0
+    same = index.tokens[below, : tokens.size] == tokens  # (children, n)
+    lengths = np.where(same.all(axis=1), tokens.size, np.argmin(same, axis=1))
+    best = int(np.argmax(lengths))
+    return (int(below[best]), int(lengths[best])) if lengths[best] else (-1, 0)

@@ -66,6 +66,11 @@ class NodeStore:
         return self._used - self._num_spare
 
     @property
+    def num_numbers(self) -> int:
+        """Numbers ever given to nodes."""
+        return self._used
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         arrays = (self.parent, self.children, self.first_frame, self.code, self.tokens, self._table, self._spare)
@@ -148,12 +153,16 @@ class NodeStore:
             codes, self._taken = self.code[nodes], int(nodes.size)
             self._table = np.full(1 << max(8, (2 * self._taken - 1).bit_length()), EMPTY, dtype=np.int32)
         place, step, mask = self._places(codes)
-        while nodes.size:
+        while nodes.size > 4 * FEW:
             vacant = self._table[place] < 0
             self._table[place[vacant]] = nodes[vacant]
             lost = np.flatnonzero(self._table[place] != nodes)
             nodes, step = nodes[lost], step[lost]
             place = (place[lost] + step) & mask
+        for node, here, move in zip(nodes.tolist(), place.tolist(), step.tolist()):
+            while self._table[here] >= 0:
+                here = (here + move) & int(mask)
+            self._table[here] = node
 
     def _places(self, codes: Codes) -> tuple[Int64Array, Int64Array, np.int64]:
         """Return where the search for each code begins, how far it moves each time, and the mask of both."""

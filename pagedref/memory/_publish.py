@@ -152,7 +152,7 @@ class Publisher:
         nodes = self.index.children_of(parents, codes, content)
         new = nodes < 0
         nodes[new] = self.index.sprout(parents[new], codes[new], content[new])
-        self._hang(rows, pages, nodes, tables, frames)
+        self._hang((rows, pages), nodes, tables, frames)
         np.add.at(self.index.children, nodes, np.int32(1))
         np.subtract.at(self.index.children, parents, np.int32(1))  # there is a child: none of them goes
         streams.cursor[rows] = nodes
@@ -172,33 +172,37 @@ class Publisher:
             rest = {page - k: items for page, items in media.items() if page >= k}
             new = index.grow(int(nodes[-1]) if k else node, codes[k:], pages[k:], rest)
             nodes = np.concatenate([nodes, new]) if k else new
-        numbers = np.arange(first, first + codes.size)
-        self._hang(np.full(codes.size, row), numbers, nodes, tables, frames)
+        self._hang((row, slice(first, first + codes.size)), nodes, tables, frames)
         index.hold(int(nodes[-1]), 1)
         index.children[node] -= 1  # there is a child below it: it stays
         streams.cursor[row], streams.published[row] = nodes[-1], first + codes.size
         return [(row, first, frames_of(tables.entries[row, first : first + codes.size]))]
 
-    def _hang(
-        self, rows: Int64Array, pages: Int64Array, nodes: Int64Array, tables: TableStore, frames: FrameAllocator
-    ) -> None:
-        """Say what the frames of pages hold, and that they are not written any more."""
+    def _hang(self, at: Any, nodes: Int64Array, tables: TableStore, frames: FrameAllocator) -> None:
+        """Say what the frames of pages hold, at an index of the tables; they are not written any more."""
         index = self.index
-        entries = tables.entries[rows, pages]
+        entries = tables.entries[at]
         named = frames_of(entries)
         fresh = (named >= 0) & (index.node_of[named] < 0)
         if self.deduplicate:
             twin = index.first_frame[nodes].astype(np.int64)
             merge = fresh & (twin >= 0)
-            for at in np.flatnonzero(merge).tolist():
-                frames.revive(twin[at : at + 1])
-                entries[at] = pack(int(twin[at]), entries[at] & np.uint64(0xFFFF_FFFF))
-                frames.free(named[at : at + 1])
+            entries = entries.copy()
+            for one in np.flatnonzero(merge).tolist():
+                frames.revive(twin[one : one + 1])
+                entries[one] = pack(int(twin[one]), entries[one] & np.uint64(0xFFFF_FFFF))
+                frames.free(named[one : one + 1])
             fresh &= ~merge
-        index.hang(nodes[fresh], named[fresh])
-        frames.keep(named[fresh])
-        self.count += int(np.count_nonzero(fresh))
-        tables.entries[rows, pages] = np.where(named >= 0, (entries & ~WRITABLE) | SHARED, entries)
+        if fresh.all():
+            new = named
+            index.hang(nodes, named)
+        else:
+            new = named[fresh]
+            index.hang(nodes[fresh], new)
+        frames.keep(new)
+        self.count += int(new.size)
+        closed = (entries & ~WRITABLE) | SHARED
+        tables.entries[at] = closed if new is named else np.where(named >= 0, closed, entries)
 
     def truncate(self, row: int, length: int) -> None:
         """Forget what is known of tokens from a position on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from pagedref.memory._core import ManagerCore
 from pagedref.memory._entries import PRESENT, SHARED, WRITABLE, pack
 from pagedref.memory._index import PrefixIndex
 from pagedref.memory._index_audit import index_problems
-from pagedref.memory._match import Match, PrefixStats, find_match, keys_of
+from pagedref.memory._match import Match, PrefixStats, find_match, keys_of, longest_child
 from pagedref.memory._publish import Publisher
 from pagedref.memory._streams import Prompt, Streams
 from pagedref.memory._views import Int64Array
@@ -51,7 +50,7 @@ class PrefixSharing(ManagerCore):
         super().__init__(num_frames, page_size, **options)
         self._hash = hash_function
         self._deduplicate = deduplicate
-        self._prefix_stats = PrefixStats()
+        self._requests = self._queried = self._hit_tokens = self._given_up = 0
         self._publisher: Publisher | None = None
 
     @property
@@ -59,7 +58,7 @@ class PrefixSharing(ManagerCore):
         """What prefix sharing saved so far."""
         nodes = self._publisher.index.num_nodes - 1 if self._publisher else 0
         published = self._publisher.count if self._publisher else 0
-        return replace(self._prefix_stats, nodes=nodes, published=published)
+        return PrefixStats(self._requests, self._queried, self._hit_tokens, published, self._given_up, nodes)
 
     def match_prefix(
         self,
@@ -176,9 +175,9 @@ class PrefixSharing(ManagerCore):
             length += more
         self._sequences.length[row] = self._sequences.end[row] = length
         if not resumed:
-            stats = self._prefix_stats
-            counts = (stats.requests + 1, stats.queried + known, stats.hit_tokens + length)
-            self._prefix_stats = replace(stats, requests=counts[0], queried=counts[1], hit_tokens=counts[2])
+            self._requests += 1
+            self._queried += known
+            self._hit_tokens += length
         self._changed(rows)
         if self.on_event is not None:
             seq_id = int(self._sequences.seq_id[row])
@@ -195,7 +194,7 @@ class PrefixSharing(ManagerCore):
         """Take a frame for a copy of the page that matches `rest` longest, if there is one and a frame to be had."""
         index = self._prefix().index
         none = np.empty(0, dtype=np.int64)
-        below, length = index.longest_child(node, rest) if media is None else (-1, 0)
+        below, length = longest_child(index, node, rest) if media is None else (-1, 0)
         if length == 0:
             return none, none, 0
         src = index.first_frame[below : below + 1].astype(np.int64)
@@ -265,7 +264,7 @@ class PrefixSharing(ManagerCore):
         """Forget what is known of the content of frames."""
         if self._publisher is not None:
             self._publisher.index.drop(frames)
-            self._prefix_stats = replace(self._prefix_stats, evicted=self._prefix_stats.evicted + int(frames.size))
+            self._given_up += int(frames.size)
 
     def _unpublish(self, frames: Int64Array) -> None:
         """Take back the publication of frames that are about to be written in place."""

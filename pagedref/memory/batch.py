@@ -133,6 +133,8 @@ class Batch:
             The step as a whole needs more frames than are available; nothing was changed.
         ContractError
             A sequence was freed.
+        PageFault
+            A sequence is swapped out, and there is no pager.
         """
         if self._stale:
             self._look()
@@ -218,6 +220,7 @@ class Batch:
         gone = np.flatnonzero(manager._sequences.seq_id[rows] != self._seq_ids)
         if gone.size:
             raise ContractError(f"batch: sequence is gone, got {self._seq_ids[gone[0]]}, need live sequences")
+        manager._present_rows("batch", self._seq_ids)  # a swapped one comes back, or is a fault
         self._page_size = manager.page_size
         self._ends = manager._sequences.end[rows]
         self._pages = num_pages(self._ends, self._page_size)

@@ -40,7 +40,7 @@ class FrameAllocator:
     num_frames : int
         Size of the pool, in ``[1, 2**31 - 1]``.
     frame_order : integer array (num_frames,), optional
-        A permutation of all frames: the order in which fresh frames are handed out, by default 0, 1, 2, ...
+        A permutation: the order in which fresh frames are handed out, by default 0, 1, 2, ...
     policy : str, callable or EvictionPolicy
         Which cached frame is given up first (see `eviction`).
     on_evict : callable, optional
@@ -150,8 +150,6 @@ class FrameAllocator:
         ------
         OutOfFrames
             Fewer than `n` frames are free or cached; nothing was taken.
-        ContractError
-            `n` is negative or no integer.
 
         Mutates
         -------
@@ -199,12 +197,7 @@ class FrameAllocator:
         Parameters
         ----------
         frames : integer array (n,)
-            Kept frames, each named once.
-
-        Raises
-        ------
-        CorruptionError
-            A frame that is neither held nor cached, or none of the pool.
+            Kept frames, each named once; one that is neither held nor cached is a CorruptionError.
         """
         index = self._checked("revive", frames)
         counts = self._refcount[index]
@@ -216,6 +209,10 @@ class FrameAllocator:
             self.policy.leave(cached)
         self.policy.hit(index)
         self._refcount[index] = counts + ONE
+
+    def num_cached_of(self, frames: npt.NDArray[np.int64]) -> int:
+        """Return how many of some kept frames have no holder."""
+        return frames.size - int(np.count_nonzero(self._refcount[frames]))
 
     def keep(self, frames: Any) -> None:
         """Mark held frames, so that they become cached in place of free when their last holder goes.
@@ -271,8 +268,7 @@ class FrameAllocator:
         Returns
         -------
         int64 array
-            The frames whose last holder went, cached ones among them, in the order given (of one named twice, the last
-            mention counts).
+            The frames whose last holder went, in the order given (of one named twice, the last mention counts).
 
         Raises
         ------
@@ -336,7 +332,7 @@ class FrameAllocator:
     def _checked(self, function: str, frames: Any) -> npt.NDArray[np.int64]:
         """Return the frames as indices; one outside the pool is corruption."""
         index: npt.NDArray[np.int64] = int_array(function, "frames", frames).astype(np.int64, copy=False)
-        if index.size and (int(index.min()) < 0 or int(index.max()) >= self._num_frames):
+        if index.size and int(index.view(np.uint64).max()) >= self._num_frames:  # below zero is beyond the end, too
             outside = index[(index < 0) | (index >= self._num_frames)]
             raise CorruptionError(
                 f"{function}: frames are none of the pool, got {outside[0]}, need [0, {self._num_frames})"

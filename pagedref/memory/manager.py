@@ -325,6 +325,3 @@ class KVManager(Pressure):
 
     def _begin(self, seq_id: int | None) -> int:
         return self.add(seq_id)
-
-    def _reserve_now(self, seq_id: int, num_tokens: int) -> CopyPlan:
-        return self.reserve(seq_id, num_tokens)

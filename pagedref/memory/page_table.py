@@ -84,7 +84,7 @@ class PageTable:
         self._entries = np.full(FIRST_PAGES, UNMAPPED, dtype=np.uint64)
 
     def __repr__(self) -> str:
-        first = self._entries[: min(self.num_pages, 6)]
+        first = self._get(np.arange(min(self.num_pages, 6)))
         shown = [
             f"{page}->{frame} {flag_letters(entry)}" if frame >= 0 else f"{page}->hole"
             for page, (frame, entry) in enumerate(zip(frames_of(first).tolist(), first))
@@ -108,7 +108,9 @@ class PageTable:
         PageTable
         """
         table = cls(page_size)
-        table._entries = np.array(entries, dtype=np.uint64, ndmin=1)
+        copied = np.array(entries, dtype=np.uint64, ndmin=1)
+        pages = np.flatnonzero(copied != UNMAPPED)
+        table._put(pages, copied[pages])
         return table
 
     @property
@@ -119,8 +121,8 @@ class PageTable:
     @property
     def num_pages(self) -> int:
         """Pages listed: one more than the last page that is mapped."""
-        mapped = np.flatnonzero(self._entries != UNMAPPED)
-        return int(mapped[-1]) + 1 if mapped.size else 0
+        pages, _ = self._listed()
+        return int(pages[-1]) + 1 if pages.size else 0
 
     def map(self, page: Any, frame: Any, flags: Any = PRESENT | WRITABLE) -> None:
         """Give frames to pages that have none.
@@ -157,12 +159,7 @@ class PageTable:
         taken = pages[self.walk(pages) != UNMAPPED]
         if taken.size:
             raise ContractError(f"map: page is mapped already, got {taken[0]}, need an unmapped page")
-        if pages.size and (last := int(pages.max())) >= self._entries.size:
-            width = max(2 * self._entries.size, last + 1)
-            grown = np.full(width, UNMAPPED, dtype=np.uint64)
-            grown[: self._entries.size] = self._entries
-            self._entries = grown
-        self._entries[pages] = pack(frames, bits)
+        self._put(pages, pack(frames, bits))
 
     def unmap(self, page: Any) -> npt.NDArray[np.int64]:
         """Take the frames away from pages (a hole, or the end of a sequence).
@@ -192,7 +189,7 @@ class PageTable:
         if np.unique(pages).size != pages.size:
             raise ContractError(f"unmap: page is named twice, got {pages.tolist()}, need each page once")
         frames = frames_of(self._present("unmap", pages))
-        self._entries[pages] = UNMAPPED
+        self._put(pages, np.full(pages.size, UNMAPPED))
         return frames
 
     def entry(self, page: int) -> int:
@@ -223,11 +220,7 @@ class PageTable:
         uint64 array (n,)
             `UNMAPPED` for holes and beyond the end.
         """
-        index = int_array("walk", "pages", pages, low=0)
-        entries = np.full(index.size, UNMAPPED, dtype=np.uint64)
-        inside = index < self._entries.size
-        entries[inside] = self._entries[index[inside]]
-        return entries
+        return self._get(int_array("walk", "pages", pages, low=0))
 
     def translate(self, positions: Any, *, write: bool = False) -> npt.NDArray[np.int64]:
         """Return the slots of positions (S19), and mark their pages.
@@ -262,7 +255,7 @@ class PageTable:
                 f"translate: page {pages[at]} is not writable, got {flag_letters(entries[at])}, "
                 "need WRITABLE (copy it first, S27)"
             )
-        self._entries[pages] = entries | (ACCESSED | DIRTY if write else ACCESSED)
+        self._put(pages, entries | (ACCESSED | DIRTY if write else ACCESSED))
         slots: npt.NDArray[np.int64] = slot_of(frames_of(entries), offset_of(index, self._page_size), self._page_size)
         return slots
 
@@ -274,7 +267,7 @@ class PageTable:
         int64 array
             A frame that stands in several entries (a ring) appears as often: that is how holders are counted.
         """
-        frames = frames_of(self._entries)
+        frames = frames_of(self._listed()[1])
         return frames[frames >= 0]
 
     def fork(self) -> PageTable:
@@ -290,9 +283,13 @@ class PageTable:
         -------
         Every mapped page of this table becomes SHARED and loses WRITABLE.
         """
-        mapped = frames_of(self._entries) >= 0
-        self._entries[mapped] = (self._entries[mapped] & ~WRITABLE) | SHARED
-        return PageTable.from_entries(self._entries, self._page_size)
+        pages, entries = self._listed()
+        mapped = frames_of(entries) >= 0
+        entries[mapped] = (entries[mapped] & ~WRITABLE) | SHARED
+        self._put(pages, entries)
+        child = type(self)(self._page_size)
+        child._put(pages, entries)
+        return child
 
     def _present(self, function: str, pages: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         """Return the entries of pages that must all have a frame (S21)."""
@@ -303,3 +300,26 @@ class PageTable:
                 f"{function}: page {pages[missing[0]]} has no frame, got an unmapped page, need a mapped one"
             )
         return entries
+
+    # -- how entries are kept: the only methods that a subclass replaces
+
+    def _get(self, pages: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+        """Return the entries of pages; `UNMAPPED` beyond the end."""
+        entries = np.full(pages.size, UNMAPPED, dtype=np.uint64)
+        inside = pages < self._entries.size
+        entries[inside] = self._entries[pages[inside]]
+        return entries
+
+    def _put(self, pages: npt.NDArray[Any], entries: Any) -> None:
+        """Set the entries of pages."""
+        if pages.size and (last := int(pages.max())) >= self._entries.size:
+            width = max(2 * self._entries.size, last + 1)
+            grown = np.full(width, UNMAPPED, dtype=np.uint64)
+            grown[: self._entries.size] = self._entries
+            self._entries = grown
+        self._entries[pages] = entries
+
+    def _listed(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """Return all pages with an entry, ascending, and the entries."""
+        pages = np.flatnonzero(self._entries != UNMAPPED)
+        return pages, self._entries[pages]

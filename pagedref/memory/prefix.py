@@ -183,7 +183,7 @@ def page_keys(
     Examples
     --------
     >>> [key.hex()[:16] for key in page_keys([1, 2, 3, 4, 5, 6, 7, 8], 4)]
-    ['30b5e3a6b9a4ff3e', '30b5e3a6b9a4ff3e']
+    ['20a6e8e54efa894e', '8bdcb722922c2487']
     """
     digest = sha256 if hash_function is None else hash_function
     array = token_array("page_keys", tokens)

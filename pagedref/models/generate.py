@@ -7,7 +7,9 @@ read. A sequence that ends leaves at once and its frames go back; a prompt whose
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames
 from pagedref.kv_cache import MemoryReport, PagedKVCache
 from pagedref.models.transformer import Transformer
+
+if TYPE_CHECKING:
+    from pagedref.models.tokenizer import Tokenizer
 
 __all__ = ["BatchRun", "Generation", "Request", "Token", "frames_needed"]
 
@@ -202,6 +207,35 @@ class BatchRun:
                 yield from self._step()
         finally:
             self._leave(self._running)
+
+    def texts(self, tokenizer: Tokenizer | None) -> Generator[Token, None, None]:
+        """Yield every new token as it comes, with the text that it adds.
+
+        Parameters
+        ----------
+        tokenizer : Tokenizer, optional
+            Without it, texts are empty.
+
+        Yields
+        ------
+        Token
+            As :meth:`tokens` does.
+
+        Notes
+        -----
+        Mutates: as :meth:`tokens`.
+        """
+        streams = None if tokenizer is None else [tokenizer.stream() for _ in self.requests]
+        with closing(self.tokens()) as tokens:
+            for token in tokens:
+                if streams is None:
+                    yield token
+                    continue
+                stream = streams[token.index]
+                text = stream.push(token.token_id)
+                if token.finish_reason is not None:
+                    text += stream.finish()
+                yield replace(token, text=text)
 
     def _admit(self) -> None:
         """Take waiting requests, the first first, while their frames can be set aside."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +18,12 @@ import numpy.typing as npt
 from pagedref import backends
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache
+from pagedref.kv_format import KVFormat
 from pagedref.models.checkpoint import load_checkpoint
 from pagedref.models.config import ModelConfig
 from pagedref.models.generate import TOKENS_PER_STEP, BatchRun, Generation, Request, Token, frames_needed
 from pagedref.models.hub import resolve_model
-from pagedref.models.prompts import Prompts, checked_ids, make_requests
+from pagedref.models.prompts import Prompts, RunOptions, checked_ids, make_requests
 from pagedref.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -32,17 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Model", "load_model"]
 
 Listener = Callable[[Token], object]
-
-
-class RunOptions(TypedDict, total=False):
-    """Keywords of :meth:`Model.stream`, as in :meth:`Model.generate`."""
-
-    page_size: int
-    num_frames: int | None
-    frame_order: Any
-    chat: bool | None
-    ignore_eos: bool
-    tokens_per_step: int
 
 
 def load_model(
@@ -129,7 +118,13 @@ class Model:
         self._note = tokenizer_note or "the model has no tokenizer"
 
     def cache(
-        self, num_frames: int, *, page_size: int = 16, frame_order: Any = None, poison: bool = False
+        self,
+        num_frames: int,
+        *,
+        page_size: int = 16,
+        frame_order: Any = None,
+        kv_format: KVFormat | str | None = None,
+        poison: bool = False,
     ) -> PagedKVCache:
         """Return an empty cache for this model.
 
@@ -141,18 +136,35 @@ class Model:
             Positions in a page, >= 1.
         frame_order : array (num_frames,) of int, optional
             Order in which fresh frames are handed out.
+        kv_format : KVFormat or str, optional
+            How keys and values are stored (S17); a name is one of :data:`pagedref.kv_format.NAMES`.
         poison : bool
             Fill frames with NaN before use and after.
 
         Returns
         -------
         PagedKVCache
+
+        Raises
+        ------
+        ContractError
+            There is no such format, the head size does not fit it, or the backend does not have it.
         """
-        spec = self.transformer.cache_spec(page_size)
-        return PagedKVCache(spec, num_frames, backend=self.backend, frame_order=frame_order, poison=poison)
+        spec = self.transformer.cache_spec(page_size, kv_format)
+        cache = PagedKVCache(spec, num_frames, backend=self.backend, frame_order=frame_order, poison=poison)
+        if kv_format is not None:  # a backend that lacks the format says so now, asked to write and read no rows
+            step, none = cache.begin([], []), np.empty((0, spec.num_kv_heads, spec.head_dim), np.float32)
+            cache.append(step, none, none)
+            cache.attend(step, none)
+        return cache
 
     def logits(
-        self, token_ids: npt.ArrayLike, *, page_size: int = 16, tokens_per_step: int = TOKENS_PER_STEP
+        self,
+        token_ids: npt.ArrayLike,
+        *,
+        page_size: int = 16,
+        kv_format: KVFormat | str | None = None,
+        tokens_per_step: int = TOKENS_PER_STEP,
     ) -> npt.NDArray[np.float32]:
         """Return what the model expects after each token of a text.
 
@@ -162,6 +174,9 @@ class Model:
             The text, 0 tokens or more, at most ``config.max_model_len``.
         page_size : int
             Positions in a page of the cache that is used meanwhile.
+        kv_format : KVFormat or str, optional
+            How that cache stores keys and values, as in :meth:`cache`. Every token attends to what was stored, its own
+            key and value too.
         tokens_per_step : int
             The text is read in pieces of this many tokens.
 
@@ -178,11 +193,12 @@ class Model:
         ids = checked_ids("logits", "token_ids", token_ids, self.config.vocab_size, self.config.max_model_len)
         if tokens_per_step < 1:
             raise ContractError(f"logits: tokens_per_step is too small, got {tokens_per_step}, need >= 1")
-        self.transformer.cache_spec(page_size)  # refuses a page size that is none
+        self.transformer.cache_spec(page_size, kv_format)  # refuses a page size that is none, or a format
         result = np.empty((len(ids), self.config.vocab_size), np.float32)
         if not ids:
             return result
-        cache = self.cache(frames_needed(Request(tuple(ids), 1), page_size), page_size=page_size)
+        num_frames = frames_needed(Request(tuple(ids), 1), page_size)
+        cache = self.cache(num_frames, page_size=page_size, kv_format=kv_format)
         sequence = cache.add()
         for start in range(0, len(ids), tokens_per_step):
             piece = ids[start : start + tokens_per_step]
@@ -199,6 +215,7 @@ class Model:
         page_size: int = 16,
         num_frames: int | None = None,
         frame_order: Any = None,
+        kv_format: KVFormat | str | None = None,
         chat: bool | None = None,
         ignore_eos: bool = False,
         on_token: Listener | None = None,
@@ -219,6 +236,8 @@ class Model:
             Size of the pool; by default what the run can need at most. With fewer frames, prompts wait for each other.
         frame_order : array (num_frames,) of int, optional
             Order in which fresh frames are handed out.
+        kv_format : KVFormat or str, optional
+            How keys and values are stored, as in :meth:`cache`; by default as float32.
         chat : bool, optional
             Whether a text is a user's message, to be wrapped in the model's chat template; by default if it has one.
         ignore_eos : bool
@@ -252,11 +271,11 @@ class Model:
         (2, 5)
         """
         options: RunOptions = {"page_size": page_size, "num_frames": num_frames, "frame_order": frame_order}
-        options |= {"chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
+        options |= {"kv_format": kv_format, "chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
         run = self._run(prompts, max_tokens, **options)
         new: list[list[int]] = [[] for _ in run.requests]
         reasons = [""] * len(new)
-        with closing(self._with_text(run)) as tokens:
+        with closing(run.texts(self.tokenizer)) as tokens:
             for token in tokens:
                 new[token.index].append(token.token_id)
                 reasons[token.index] = token.finish_reason or ""
@@ -277,14 +296,14 @@ class Model:
         prompts, max_tokens
             As in :meth:`generate`; checked now, before the first token is asked for.
         **options
-            `page_size`, `num_frames`, `frame_order`, `chat`, `ignore_eos`, `tokens_per_step`, as there.
+            `page_size`, `num_frames`, `frame_order`, `kv_format`, `chat`, `ignore_eos`, `tokens_per_step`, as there.
 
         Returns
         -------
         generator of Token
             Their texts joined are the text of the generation. Closing it frees all frames.
         """
-        return self._with_text(self._run(prompts, max_tokens, **options))
+        return self._run(prompts, max_tokens, **options).texts(self.tokenizer)
 
     def encode(self, prompt: str, *, chat: bool | None = None) -> list[int]:
         """Return the token ids of a text as :meth:`generate` uses them; `chat` as there."""
@@ -306,6 +325,7 @@ class Model:
         page_size: int = 16,
         num_frames: int | None = None,
         frame_order: Any = None,
+        kv_format: KVFormat | str | None = None,
         chat: bool | None = None,
         ignore_eos: bool = False,
         tokens_per_step: int = TOKENS_PER_STEP,
@@ -318,23 +338,9 @@ class Model:
             num_frames = max(1, sum(frames_needed(request, page_size) for request in requests))
         return BatchRun(
             self.transformer,
-            self.cache(num_frames, page_size=page_size, frame_order=frame_order),
+            self.cache(num_frames, page_size=page_size, frame_order=frame_order, kv_format=kv_format),
             requests,
             eos_token_ids=frozenset() if ignore_eos else config.eos_token_ids,
             max_model_len=config.max_model_len,
             tokens_per_step=tokens_per_step,
         )
-
-    def _with_text(self, run: BatchRun) -> Generator[Token, None, None]:
-        """Yield the tokens of a run with the text that each adds."""
-        with closing(run.tokens()) as tokens:
-            if self.tokenizer is None:
-                yield from tokens
-                return
-            streams = [self.tokenizer.stream() for _ in run.requests]
-            for token in tokens:
-                stream = streams[token.index]
-                text = stream.push(token.token_id)
-                if token.finish_reason is not None:
-                    text += stream.finish()
-                yield replace(token, text=text)

@@ -1,20 +1,33 @@
-"""From whatever a caller names as prompts to checked requests, before anything runs."""
+"""What a caller may ask of a run: from whatever is named as prompts to checked requests, before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.kv_format import KVFormat
 from pagedref.models.fields import refuse
 from pagedref.models.generate import Request
 
-__all__ = ["Prompts", "checked_ids", "make_requests", "separate"]
+__all__ = ["Prompts", "RunOptions", "checked_ids", "make_requests", "separate"]
 
 Prompts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
+
+
+class RunOptions(TypedDict, total=False):
+    """Keywords of :meth:`pagedref.models.model.Model.stream`, as in ``Model.generate``."""
+
+    page_size: int
+    num_frames: int | None
+    frame_order: Any
+    kv_format: KVFormat | str | None
+    chat: bool | None
+    ignore_eos: bool
+    tokens_per_step: int
 
 
 def separate(prompts: Prompts) -> list[Any]:

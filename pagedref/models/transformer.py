@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache, Step
+from pagedref.kv_format import KVFormat
 from pagedref.models.config import ModelConfig
 from pagedref.models.crew import Crew, hired
 from pagedref.models.layers import rms_norm, rotary_tables, rotate, silu_gate
@@ -97,20 +98,24 @@ class Transformer:
         panels = sum(part.panels.nbytes for part in [*layers, self.lm_head])
         return panels + (0 if self._embed is None else self._embed.nbytes)
 
-    def cache_spec(self, page_size: int) -> CacheSpec:
+    def cache_spec(self, page_size: int, kv_format: KVFormat | str | None = None) -> CacheSpec:
         """Return the geometry of a cache for this model.
 
         Parameters
         ----------
         page_size : int
             Positions in a page, >= 1.
+        kv_format : KVFormat or str, optional
+            How keys and values are stored (S17), also by a name of :data:`pagedref.kv_format.NAMES`; by default as
+            float32.
 
         Returns
         -------
         CacheSpec
         """
         config = self.config
-        return CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, page_size)
+        form = KVFormat.named(kv_format, config.head_dim) if isinstance(kv_format, str) else kv_format
+        return CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, page_size, kv_format=form)
 
     def forward(
         self, cache: PagedKVCache, step: Step, token_ids: npt.ArrayLike, rows: npt.ArrayLike | None = None

@@ -1,8 +1,9 @@
 """A state machine over all operations of a manager, **with contents**: what every token wrote is checked after each.
 
-The content of a token is a number made from its adapter and all tokens up to it, as keys and values are. So pages that
-are shared through the prefix index must hold the right numbers by themselves, whoever wrote them. Slots of free frames
-hold poison; the model knows sequences, their tokens, holes and what is swapped out, and nothing about frames.
+The key and the value of a token are numbers made from its adapter and all tokens up to it, as those of a model are. So
+pages that are shared through the prefix index must hold the right numbers by themselves, whoever wrote them. They are
+read back through `gather_kv`; every slot of a free frame holds NaN. The model knows sequences, their tokens, holes and
+what is swapped out, and nothing about frames.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from pagedref.attention import copy_frames, gather_kv
 from pagedref.errors import ContractError, OutOfFrames, PagedRefError, PageFault
 from pagedref.memory import KVManager
 from pagedref.memory.swap import ArrayFrames, HostStore, carry_out
 
-POISON = -1.0
 ALPHABET = 2
 
 
@@ -79,8 +80,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.manager = self.manager_class(
             num_frames, page_size, policy=policy, deduplicate=deduplicate, on_event=self.events.append, **options
         )
-        self.pool = np.full(num_frames * page_size, POISON)
-        self.frames = ArrayFrames({"k": self.pool.reshape(num_frames, page_size)})
+        self.k = np.full((num_frames, page_size, 1, 1), np.nan)
+        self.v = self.k.copy()
+        self.frames = ArrayFrames({"k": self.k, "v": self.v})
         self.store = HostStore(2 * num_frames, bytes_per_page=self.frames.bytes_per_frame)
         self.model: dict[int, Sequence] = {}
         self.page_size, self.num_frames = page_size, num_frames
@@ -88,8 +90,13 @@ class CacheMachine(RuleBasedStateMachine):
     # -- helpers
 
     def copy(self, src: Any, dst: Any) -> None:
-        cells = self.pool.reshape(self.num_frames, self.page_size)
-        cells[dst] = cells[src]
+        if len(src):
+            copy_frames([self.k, self.v], src, dst)
+
+    def put(self, slots: Any, numbers: Any) -> None:
+        """Write keys, and values that differ from them."""
+        self.k.reshape(-1)[slots] = numbers
+        self.v.reshape(-1)[slots] = -np.asarray(numbers)
 
     def pick(self, data: Any, *, swapped: bool = False) -> int:
         live = [i for i in sorted(self.model) if self.manager.is_swapped(i) == swapped]
@@ -112,7 +119,7 @@ class CacheMachine(RuleBasedStateMachine):
         known = self.model[seq_id]
         every = known.tokens + tokens
         slots = self.manager.slots(seq_id, len(tokens))
-        self.pool[slots] = [content(known.adapter, every[: len(known.tokens) + i + 1]) for i in range(len(tokens))]
+        self.put(slots, [content(known.adapter, every[: len(known.tokens) + i + 1]) for i in range(len(tokens))])
 
     # -- rules
 
@@ -194,7 +201,7 @@ class CacheMachine(RuleBasedStateMachine):
                 known = self.model[seq_id]
                 rest = known.prompt[len(known.tokens) :]
                 known.tokens.append(rest[0] if rest else data.draw(st.integers(0, ALPHABET - 1)))
-                self.pool[slot] = content(known.adapter, known.tokens)
+                self.put(slot, content(known.adapter, known.tokens))
                 tokens.append(known.tokens[-1])
             batch.commit(tokens if named else None)
 
@@ -348,8 +355,8 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.manager.audit()
-        cells = self.pool.reshape(self.num_frames, self.page_size)
-        cells[self.manager._frames._stack[: self.manager.num_free]] = POISON
+        free = self.manager._frames._stack[: self.manager.num_free]
+        self.k[free], self.v[free] = np.nan, np.nan
         stats = self.manager.stats()
         assert stats.free + stats.held + stats.cached == self.num_frames
         assert self.manager.sequences == tuple(sorted(self.model))
@@ -360,11 +367,15 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.manager.reserved(seq_id).tolist() == [known.ahead]
             row = self.manager.block_table(seq_id)[0].tolist()
             assert {page for page, frame in enumerate(row) if frame < 0} == known.holes
-            for page, frame in enumerate(row):
-                for offset in range(self.page_size):
-                    position = page * self.page_size + offset
-                    if frame >= 0 and position < len(known.tokens):
-                        assert cells[frame, offset] == content(known.adapter, known.tokens[: position + 1])
+            expected = [content(known.adapter, known.tokens[: n + 1]) for n in range(len(known.tokens))]
+            if not known.holes:
+                k, v = gather_kv(self.k, self.v, *self.manager.csr(seq_id))
+                assert k.ravel().tolist() == expected
+                assert (-v).ravel().tolist() == expected
+                continue
+            for position, number in enumerate(expected):
+                page, offset = divmod(position, self.page_size)
+                assert page in known.holes or self.k[row[page], offset, 0, 0] == number
 
     def teardown(self) -> None:
         if hasattr(self, "manager"):

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pagedref.errors import ContractError, OutOfFrames
+from pagedref.errors import ContractError, OutOfFrames, PageFault
 from pagedref.memory import Batch, KVManager
+from pagedref.memory.stores import HostStore
 from tests.spec.cache_machine import full_state
 
 
@@ -97,6 +98,23 @@ def test_tokens_are_published() -> None:
     assert made.match_prefix([1, 2, 3, 0, 1, 2, 3, 4, 9]).num_tokens == 8
     assert made.match_prefix([1, 2, 4, 0, 1, 2, 3, 4, 9]).num_tokens == 8
     made.audit()
+
+
+def test_a_swapped_sequence_is_a_fault() -> None:
+    made, ids = filled(12, 4, 3, 4)
+    batch, store = made.batch(ids), HostStore(12, bytes_per_page=1)
+    batch.step()
+    batch.commit()
+    plan = made.swap_out(ids[0], store)
+    for _ in range(2):
+        before = full_state(made)
+        with pytest.raises(PageFault, match="batch: sequence 0 is"):
+            batch.step()
+        assert full_state(made) == before
+        if len(made.swaps):
+            made.swap_done(plan)
+    made.pager = lambda seq_id: made.swap_done(made.swap_in(seq_id)) and None
+    check(made, batch, batch.step())
 
 
 def test_an_empty_batch() -> None:

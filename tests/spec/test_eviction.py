@@ -101,7 +101,7 @@ def test_deepest_first(name: str, data: Any) -> None:
         assert made._publisher is not None
         index = made._publisher.index
         alive = np.flatnonzero(index.alive())
-        bare = [node for node in alive.tolist() if node and index.root_name(node) is None and index.first_frame[node] < 0]
+        bare = [n for n in alive.tolist() if n and index.root_name(n) is None and index.first_frame[n] < 0]
         cached = set(made._frames.policy.frames().tolist())
         for node in bare:
             below = alive[index.parent[alive] == node]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pagedref.errors import ContractError
-from pagedref.kv_format import GRANULARITIES, KINDS, KVFormat
+from pagedref.kv_format import GRANULARITIES, KINDS, NAMES, KVFormat
 
 
 def test_kinds() -> None:
@@ -22,6 +22,20 @@ def test_a_type_says_its_format() -> None:
     assert KVFormat.of(np.int8) == KVFormat("int8", "tensor")
     with pytest.raises(ContractError, match=r"KVFormat\.of: dtype is no storage type, got int32"):
         KVFormat.of(np.int32)
+
+
+def test_names() -> None:
+    """Every name is a format that needs no scales beforehand, and fits heads of any even size."""
+    sizes = {name: KVFormat.named(name, 64).bytes_per_token(1, 64) for name in NAMES}
+    assert list(sizes.values()) == [256, 128, 128, 64, 68, 64, 68, 68, 48]
+    assert sizes["int4"] == 32 + 2 * 2 * 4  # two groups, each with a scale and a zero point of four bytes
+    for name in NAMES:
+        form = KVFormat.named(name)
+        assert form.granularity is None or form.computed
+    groups = {dims: KVFormat.named("int4", *dims).group_size for dims in ((), (64,), (80,), (6,), (128, 48), (2,))}
+    assert groups == {(): 32, (64,): 32, (80,): 16, (6,): 2, (128, 48): 16, (2,): 2}
+    with pytest.raises(ContractError, match=r"KVFormat\.named: name is unknown, got 'fp8', need one of float32,"):
+        KVFormat.named("fp8")
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

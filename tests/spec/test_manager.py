@@ -296,9 +296,12 @@ def test_p38_fork_append_free() -> None:
     made.audit()
 
 
-def test_p39_two_writers_of_one_tail_page() -> None:
+def test_p39_two_writers_of_one_tail_page(manager_class: type[KVManager] = KVManager) -> None:
     """Donor holds 6 tokens, its fork appends 9, the donor 8: the donor's tokens stay what they are."""
-    made, (donor,) = filled(16, 4, 6)
+    made = manager_class(16, 4)
+    donor = made.add()
+    made.reserve(donor, 6)
+    made.commit(donor, 6)
     pool = np.full(64, -1)
     pool[made.slot_mapping(donor, 0, 6)] = range(6)
     other = made.fork(donor)
@@ -310,6 +313,11 @@ def test_p39_two_writers_of_one_tail_page() -> None:
     assert pool[made.slot_mapping(donor, 0, 14)].tolist() == [*range(6), *range(100, 108)]
     assert pool[made.slot_mapping(other, 0, 15)].tolist() == [*range(6), *range(200, 209)]
     made.audit()
+
+
+def test_p39_catches_a_tail_page_without_a_copy() -> None:
+    with pytest.raises((AssertionError, CorruptionError)):
+        test_p39_two_writers_of_one_tail_page(SharedPageWritten)
 
 
 def test_p41_a_refused_batch_leaves_nothing_behind() -> None:

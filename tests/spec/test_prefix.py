@@ -88,7 +88,9 @@ def p42_life_of_a_key(make: Make) -> None:
 def p43_published_before_it_is_written(make: Make) -> None:
     """An abort between reserve and commit leaves nothing to hit."""
     made = make(8, 2)
-    a = made.admit([1, 2, 3, 4]).seq_id
+    a = made.add()
+    made.attach_prefix(a, [1, 2, 3, 4])
+    made.reserve(a, 4)
     assert hits(made, [1, 2, 3, 4, 5]) == 0
     made.rollback(a)
     made.free(a)
@@ -497,4 +499,72 @@ def test_bytes_for_each_cached_page() -> None:
     assert bare <= 32 * 2**14
     assert made._publisher is not None
     assert bare + made._publisher.index.nbytes <= 128 * 2**14
+    made.audit()
+
+
+# -- failure injection: every operation with every number of frames too few (S26)
+
+
+def _crowd(made: KVManager) -> dict[str, int]:
+    """Return sequences in all states: shared tails, cached prefixes, swapped, at the end of a page."""
+    store = HostStore(8, bytes_per_page=1)
+    a, b, away = filled(made, [1, 2, 3, 4, 5], [6, 7, 8, 9], [3, 3, 3, 3, 3, 3])
+    child = made.fork(a)
+    gone = filled(made, [5, 5, 5, 5, 5])[0]
+    made.free(gone)
+    made.swap_done(made.swap_out(away, store))
+    return {"a": a, "b": b, "child": child, "away": away}
+
+
+OPERATIONS: dict[str, tuple[int, Callable[[KVManager, dict[str, int]], Any]]] = {
+    "copy": (1, lambda made, ids: made.reserve(ids["a"], 1)),
+    "copies and pages": (5, lambda made, ids: made.reserve([ids["a"], ids["b"]], [3, 6])),
+    "both holders": (3, lambda made, ids: made.reserve([ids["a"], ids["child"]], 3)),
+    "admit, nothing there": (3, lambda made, ids: made.admit([9, 9, 9, 9, 9])),
+    "admit, held hits": (1, lambda made, ids: made.admit([1, 2, 3, 4, 9])),
+    "admit, cached hits": (3, lambda made, ids: made.admit([5, 5, 5, 5, 9])),
+    "admit, watermark": (3, lambda made, ids: made.admit([9, 9], watermark=2)),
+    "swap in": (3, lambda made, ids: made.swap_in(ids["away"])),
+    "swap in and more": (4, lambda made, ids: made.swap_in(ids["away"], num_tokens=1)),
+    "decode": (1, lambda made, ids: made.batch([ids["b"]]).step()),
+    "decode with a copy": (2, lambda made, ids: made.batch([ids["b"], ids["a"]]).step()),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("policy", ["lru", "fifo", "clock", "priority"])
+def test_every_operation_with_too_few_frames(name: str, policy: str) -> None:
+    needed, call = OPERATIONS[name]
+    for left in range(needed + 1):
+        made = KVManager(20, 2, policy=policy)
+        ids = _crowd(made)
+        filler = made.add()
+        cached = made.stats().cached
+        made.reserve(filler, 2 * (made.num_available - max(left, cached)))
+        if left < cached:
+            made.evict(cached - left)
+            made.reserve(filler, 2 * (cached - left))
+        assert made.num_available == left
+        if name == "admit, cached hits" and made.match_prefix([5, 5, 5, 5, 9]).num_tokens < 4:
+            continue  # what should be hit had to go
+        made.commit(filler, made.reserved(filler))
+        before = full_state(made)
+        if left < needed:
+            with pytest.raises(OutOfFrames) as caught:
+                call(made, ids)
+            assert caught.value.available == left
+            assert full_state(made) == before
+        else:
+            call(made, ids)
+        made.audit()
+
+
+def test_a_full_store_changes_nothing() -> None:
+    made = KVManager(8, 1)
+    (a,) = filled(made, [1, 2, 3])
+    before = full_state(made)
+    for size in (1, 2):
+        with pytest.raises(OutOfFrames):
+            made.swap_out(a, HostStore(size, bytes_per_page=1))
+        assert full_state(made) == before
     made.audit()
