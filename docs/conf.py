@@ -25,6 +25,7 @@ extensions = [
     "docstrings",
     "mathml",
     "rules",
+    "study",
 ]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]

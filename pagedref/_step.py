@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MemoryReport", "Step"]
+from pagedref.cache_spec import CacheSpec
+from pagedref.memory import MemoryStats
+
+__all__ = ["MemoryReport", "Step", "report"]
 
 Array = npt.NDArray[Any]
 
@@ -79,3 +82,36 @@ class MemoryReport:
     def waste(self) -> float:
         """Share of the held bytes that holds no token, 0 to 1."""
         return self.bytes_wasted / self.bytes_held if self.bytes_held else 0.0
+
+
+def report(stats: MemoryStats, spec: CacheSpec, peak: int, max_model_len: int | None) -> MemoryReport:
+    """Put what the manager counts into bytes.
+
+    Parameters
+    ----------
+    stats : MemoryStats
+        Of the manager.
+    spec : CacheSpec
+        Geometry.
+    peak : int
+        The most frames that were in use at once.
+    max_model_len : int, optional
+        Maximum length of a sequence.
+
+    Returns
+    -------
+    MemoryReport
+    """
+    return MemoryReport(
+        num_frames=stats.num_frames,
+        frames_held=stats.held,
+        frames_peak=max(peak, stats.held),
+        page_size=spec.page_size,
+        num_sequences=stats.sequences,
+        num_tokens=stats.tokens,
+        num_pages=stats.pages,
+        bytes_per_token=spec.bytes_per_token,
+        bytes_held=stats.held * spec.bytes_per_frame,
+        bytes_wasted=stats.internal_waste_tokens * spec.bytes_per_token,
+        bytes_contiguous=None if max_model_len is None else stats.sequences * max_model_len * spec.bytes_per_token,
+    )

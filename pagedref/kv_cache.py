@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pagedref import backends
 from pagedref._cache_files import CacheFiles
 from pagedref._pool import FramePool
-from pagedref._step import MemoryReport, Step
+from pagedref._step import MemoryReport, Step, report
 from pagedref.attention.state import AttentionState
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
@@ -118,13 +118,7 @@ class PagedKVCache(CacheFiles):
         return self._pool.layer(layer)
 
     def add(self) -> int:
-        """Begin a sequence without tokens.
-
-        Returns
-        -------
-        int
-            Its id.
-        """
+        """Begin a sequence without tokens and return its id."""
         return self.manager.add()
 
     def seq_len(self, seq_id: int) -> int:
@@ -154,7 +148,7 @@ class PagedKVCache(CacheFiles):
         seq_ids : int or sequence of int
             Live sequences.
         """
-        before = self.manager.refcount > 0 if self._poison else None
+        before = self.manager.occupied if self._poison else None
         self.manager.free(seq_ids)
         self._poison_freed(before)
 
@@ -195,7 +189,7 @@ class PagedKVCache(CacheFiles):
             except BaseException:
                 self.manager.cancel(plan)
                 raise
-        self._peak = max(self._peak, self.manager.num_frames - self.manager.num_free)
+        self._peak = max(self._peak, self.manager.num_frames - self.manager.num_available)
         csr = self.manager.csr(ids, extra=counts)
         ends = np.cumsum(counts)
         first = np.repeat(self.manager.seq_lens(ids) - (ends - counts), counts)
@@ -258,25 +252,43 @@ class PagedKVCache(CacheFiles):
             state = self.backend.paged_prefill(q, step.qo_indptr, *pages, **variants)
         return state
 
-    def commit(self, step: Step) -> None:
+    def commit(self, step: Step, tokens: Any = None) -> None:
         """Make the new tokens of a step live.
 
         Parameters
         ----------
         step : Step
             An open step, written in every layer.
+        tokens : array (tokens,) of int, optional
+            Their ids: whole pages can then be hit by other prompts (S30). What was given as a prompt need not be.
         """
-        self.manager.commit(step.seq_ids, step.num_tokens)
+        self.manager.commit(step.seq_ids, step.num_tokens, tokens)
 
-    def abort(self, step: Step) -> None:
-        """Give back what a step reserved; live tokens stay.
+    def attach_prefix(self, seq_id: int, tokens: Any, **options: Any) -> int:
+        """Give a sequence without tokens the longest prefix of its prompt that lies in the pool (S28-S30).
 
         Parameters
         ----------
-        step : Step
-            An open step.
+        seq_id : int
+            A live sequence without tokens.
+        tokens : array (n,) of int
+            The prompt.
+        **options
+            As in :meth:`pagedref.memory.KVManager.attach_prefix`; a partial tail is copied here.
+
+        Returns
+        -------
+        int
+            Tokens that need not be computed; the sequence has them now.
         """
-        before = self.manager.refcount > 0 if self._poison else None
+        hit = self.manager.attach_prefix(seq_id, tokens, **options)
+        if hit.src.size:
+            self.backend.copy_frames(self._pool.frame_arrays(), hit.src, hit.dst)
+        return hit.num_tokens
+
+    def abort(self, step: Step) -> None:
+        """Give back what an open step reserved; live tokens stay."""
+        before = self.manager.occupied if self._poison else None
         self.manager.rollback(step.seq_ids)
         self._poison_freed(before)
 
@@ -325,26 +337,13 @@ class PagedKVCache(CacheFiles):
         MemoryReport
             Of the live sequences, committed tokens only.
         """
-        stats, spec = self.manager.stats(), self.spec
-        return MemoryReport(
-            num_frames=stats.num_frames,
-            frames_held=stats.held,
-            frames_peak=max(self._peak, stats.held),
-            page_size=spec.page_size,
-            num_sequences=stats.sequences,
-            num_tokens=stats.tokens,
-            num_pages=stats.pages,
-            bytes_per_token=spec.bytes_per_token,
-            bytes_held=stats.held * spec.bytes_per_frame,
-            bytes_wasted=stats.internal_waste_tokens * spec.bytes_per_token,
-            bytes_contiguous=None if max_model_len is None else stats.sequences * max_model_len * spec.bytes_per_token,
-        )
+        return report(self.manager.stats(), self.spec, self._peak, max_model_len)
 
     def audit(self) -> None:
         """Prove the books of the manager (S25), or raise CorruptionError with everything that is wrong."""
         self.manager.audit()
 
     def _poison_freed(self, before: npt.NDArray[np.bool_] | None) -> None:
-        """Fill with NaN the frames that were held before and are free now."""
+        """Poison the frames that held something before and are free now."""
         if before is not None:
-            self._pool.poison(np.flatnonzero(before & (self.manager.refcount == 0)))
+            self._pool.poison(np.flatnonzero(before & ~self.manager.occupied))

@@ -14,6 +14,7 @@ from pagedref.memory._entries import NO_FLAG, WRITABLE, frames_of
 from pagedref.memory._plans import Reservation, last_holders
 from pagedref.memory._views import Int64Array, MemoryViews
 from pagedref.memory.events import Event, Evicted, Freed, Reserved
+from pagedref.memory.frames import FrameAllocator
 
 if TYPE_CHECKING:
     from pagedref.memory.batch import Batch
@@ -26,8 +27,8 @@ class ManagerCore(MemoryViews):
 
     Parameters
     ----------
-    num_frames, page_size, frame_order, policy, on_event
-        See `KVManager`.
+    num_frames, page_size, frame_order, policy, on_event, pool
+        See `KVManager` and `MemoryViews`.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class ManagerCore(MemoryViews):
         frame_order: Any = None,
         policy: Any = "lru",
         on_event: Callable[[Event], None] | None = None,
+        pool: FrameAllocator | None = None,
     ) -> None:
-        super().__init__(num_frames, page_size, frame_order=frame_order, policy=policy, on_evict=self._evicted)
+        options: dict[str, Any] = {"frame_order": frame_order, "policy": policy, "pool": pool}
+        super().__init__(num_frames, page_size, on_evict=self._evicted, **options)
         self.on_event = on_event
         self._last: Reservation | None = None
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()

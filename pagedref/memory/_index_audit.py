@@ -20,7 +20,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 def index_problems(
-    publisher: Publisher, frames: FrameAllocator, sequences: Sequences, tables: TableStore
+    publisher: Publisher,
+    frames: FrameAllocator,
+    sequences: Sequences,
+    tables: TableStore,
+    elsewhere: Mask | None = None,
 ) -> list[str]:
     """List what contradicts itself in the prefix index; costs O(nodes + frames + entries).
 
@@ -30,6 +34,8 @@ def index_problems(
         The index, and what is known of tokens.
     frames, sequences, tables
         The rest of a manager's state.
+    elsewhere : bool array (num_frames,), optional
+        Frames that are published in the index of another manager of this pool.
 
     Returns
     -------
@@ -47,7 +53,8 @@ def index_problems(
             found.append(f"{what}: {places}")
 
     published = index.node_of >= 0
-    check("frames are published and not kept, or kept and not published", published != frames._kept)
+    kept = frames._kept if elsewhere is None else frames._kept & ~elsewhere
+    check("frames are published and not kept, or kept and not published", published != kept)
     check("free frames are published", published & (frames.refcount == 0) & ~_inside(frames))
     named = index.node_of[published]
     if named.size and not alive[named].all():

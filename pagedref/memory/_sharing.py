@@ -164,8 +164,7 @@ class PrefixSharing(ManagerCore):
         rows = np.array([row])
         if hits:
             self._tables.grow(0, hits)
-            self._frames.revive(frames)
-            self._tables.entries[row, :hits] = pack(frames, PRESENT | SHARED)
+            self._share_pages(row, frames)
             self._tables.num_pages[row] = hits
         length = hits * size
         src = dst = np.empty(0, dtype=np.int64)
@@ -187,6 +186,11 @@ class PrefixSharing(ManagerCore):
             if dst.size:
                 self.on_event(Copied(tuple(src.tolist()), tuple(dst.tolist())))
         return PrefixHit(length, frames, src, dst)
+
+    def _share_pages(self, row: int, frames: Int64Array) -> None:
+        """Give the first pages of a table frames that were found."""
+        self._frames.revive(frames)
+        self._tables.entries[row, : frames.size] = pack(frames, PRESENT | SHARED)
 
     def _partial_tail(
         self, rows: Int64Array, node: int, rest: Any, media: bytes | None

@@ -35,6 +35,8 @@ class MemoryViews:
     ----------
     num_frames, page_size, frame_order, policy, on_evict
         See `KVManager` and `FrameAllocator`.
+    pool : FrameAllocator, optional
+        Frames that are shared with other managers (see `groups`, which tells each of evictions and audits all).
     """
 
     def __init__(
@@ -45,11 +47,14 @@ class MemoryViews:
         frame_order: Any = None,
         policy: Any = "lru",
         on_evict: Callable[[Int64Array], None] | None = None,
+        pool: FrameAllocator | None = None,
     ) -> None:
         if isinstance(page_size, bool) or not isinstance(page_size, int | np.integer) or page_size < 1:
             raise ContractError(f"KVManager: page_size is wrong, got {page_size!r}, need an integer >= 1")
         self._page_size = int(page_size)
-        self._frames = FrameAllocator(num_frames, frame_order=frame_order, policy=policy, on_evict=on_evict)
+        if pool is None:
+            pool = FrameAllocator(num_frames, frame_order=frame_order, policy=policy, on_evict=on_evict)
+        self._frames = pool
         self._sequences = Sequences()
         self._tables = TableStore(self._sequences.num_rows)
 
@@ -90,6 +95,11 @@ class MemoryViews:
     def refcount(self) -> npt.NDArray[np.int32]:
         """Holders of every frame: a read-only view, int32 (num_frames,)."""
         return self._frames.refcount
+
+    @property
+    def occupied(self) -> npt.NDArray[np.bool_]:
+        """Frames that are held or cached, bool (num_frames,)."""
+        return self._frames.occupied
 
     @property
     def sequences(self) -> tuple[int, ...]:

@@ -8,9 +8,8 @@
                          |          |
                          +-free->  cached  --alloc, nothing else being free-->  held (evicted)
 
-A frame whose content is kept becomes cached in place of free when its last holder goes. State is arrays alone: counts,
-the stack of free frames and a scratch row (int32 each), a mark for kept frames, and the queue of the policy: at most 22
-bytes a frame. Every operation costs O(1) per frame that it names, whatever the size of the pool.
+A frame whose content is kept becomes cached in place of free when its last holder goes. State is arrays alone, at most
+22 bytes a frame, and every operation costs O(1) per frame that it names, whatever the size of the pool.
 """
 
 from __future__ import annotations
@@ -71,19 +70,17 @@ class FrameAllocator:
         policy: Any = "lru",
         on_evict: Callable[[npt.NDArray[np.int64]], None] | None = None,
     ) -> None:
-        count = num_frames
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= MAX_FRAMES:
-            need = f"an integer in [1, {MAX_FRAMES}]"
-            raise ContractError(f"FrameAllocator: num_frames is out of range, got {num_frames!r}, need {need}")
+        whole = isinstance(num_frames, int | np.integer) and not isinstance(num_frames, bool)
+        if not whole or not 1 <= num_frames <= MAX_FRAMES:
+            rule = f"need an integer in [1, {MAX_FRAMES}]"
+            raise ContractError(f"FrameAllocator: num_frames is out of range, got {num_frames!r}, {rule}")
         self._num_frames = int(num_frames)
         self._stack = np.arange(self._num_frames - 1, -1, -1, dtype=np.int32)  # top of the stack at the end
         if frame_order is not None:
             order = int_array("FrameAllocator", "frame_order", frame_order, low=0, high=self._num_frames - 1)
             if order.size != self._num_frames or np.bincount(order, minlength=1).max() != 1:
-                raise ContractError(
-                    f"FrameAllocator: frame_order is no permutation, got {order.size} frames, "
-                    f"need each of the {self._num_frames} frames once"
-                )
+                text = f"got {order.size} frames, need each of the {self._num_frames} frames once"
+                raise ContractError(f"FrameAllocator: frame_order is no permutation, {text}")
             self._stack[:] = order[::-1]
         self._top = self._num_frames  # number of free frames
         self._refcount = np.zeros(self._num_frames, dtype=np.int32)
@@ -109,7 +106,7 @@ class FrameAllocator:
     @property
     def num_held(self) -> int:
         """Frames with at least one holder."""
-        return self._num_frames - self._top - len(self.policy)
+        return self._num_frames - self.num_available
 
     @property
     def num_cached(self) -> int:
@@ -124,7 +121,7 @@ class FrameAllocator:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays of the allocator, its policy aside."""
-        return sum(array.nbytes for array in (self._stack, self._refcount, self._scratch, self._kept))
+        return sum(x.nbytes for x in (self._stack, self._refcount, self._scratch, self._kept))
 
     @property
     def refcount(self) -> npt.NDArray[np.int32]:
@@ -132,6 +129,11 @@ class FrameAllocator:
         view = self._refcount.view()
         view.flags.writeable = False
         return view
+
+    @property
+    def occupied(self) -> npt.NDArray[np.bool_]:
+        """Frames that are held or cached, bool (num_frames,)."""
+        return (self._refcount > 0) | self._kept
 
     def alloc(self, n: int) -> npt.NDArray[np.int64]:
         """Take free frames, each with a count of 1; when none is left, cached ones, as the policy has it (S26, S31).

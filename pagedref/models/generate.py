@@ -168,7 +168,7 @@ class BatchRun:
         max_model_len: int,
         tokens_per_step: int = TOKENS_PER_STEP,
     ) -> None:
-        page_size, pool = cache.spec.page_size, cache.manager.num_free
+        page_size, pool = cache.spec.page_size, cache.manager.num_available
         for index, request in enumerate(requests):
             needed = frames_needed(request, page_size)
             if needed > pool:

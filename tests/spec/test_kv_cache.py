@@ -236,3 +236,37 @@ def test_scales_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ContractError, match=r"PagedKVCache: [kv]_scale"):
             PagedKVCache(CacheSpec(1, 2, 4, page_size=4, kv_format=form), 2, **inputs)
+
+
+@pytest.mark.parametrize("partial_tail", [False, True])
+def test_a_prefix_is_attached_with_its_contents(partial_tail: bool) -> None:
+    """S28-S30 through the cache: hits after the donor is gone, poison around, a partly matching tail page copied."""
+    cache = PagedKVCache(SPEC, 8, poison=True)
+    prompt = list(range(10, 21))  # two whole pages and three tokens
+
+    def write(seq: int, begin: int) -> None:
+        step = cache.begin([seq], [len(prompt) - begin])
+        for layer in range(2):
+            cache.append(step, rows(prompt[begin:], 3, layer), -rows(prompt[begin:], 2, layer), layer=layer)
+        cache.commit(step)
+
+    donor = cache.add()
+    assert cache.attach_prefix(donor, prompt) == 0
+    write(donor, 0)
+    cache.free(donor)
+    cache.audit()
+    assert cache.manager.stats().cached == 2
+    other = cache.add()
+    wanted = [*prompt[:6], 99, 98, 97]
+    hit = cache.attach_prefix(other, wanted, partial_tail=partial_tail)
+    assert hit == cache.seq_len(other) == (6 if partial_tail else 4)
+    for layer in range(2):
+        keys, values = cache.gather(other, layer=layer)
+        assert_exact(keys, rows(wanted[:hit], 3, layer))
+        assert_exact(values, -rows(wanted[:hit], 2, layer))
+    cache.free(other)
+    again = cache.add()
+    assert cache.attach_prefix(again, prompt) == 8, "a copied tail did not spoil the page that it came from"
+    assert_exact(cache.gather(again)[0], rows(prompt[:8], 3, 0))
+    cache.free(again)
+    cache.audit()
