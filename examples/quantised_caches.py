@@ -9,7 +9,7 @@ see. The columns:
 
 - bytes: one token in all layers, keys and values, with their scales and zero points;
 - key error, value error: root mean square of what rounding changes, relative to that of the keys or values;
-- logit change: the largest of all, against float32;
+- logit error: the largest of all;
 - perplexity: of the text, e to the mean surprise of a token; 1 would be a model that knows the text by heart;
 - change: of the perplexity against float32, with the standard error of that change over the tokens of this text;
 - only keys, only values: the same change where the other half of the cache stays float32;
@@ -86,28 +86,29 @@ def error(side: int, form: KVFormat) -> float:
 
 
 def shape_of(side: int) -> str:
-    """Say how far the largest number of a head stands out, and how often it is in the same channel."""
-    depth = model.config.num_layers
+    """Say how large the numbers are, how far the largest of a head stands out, and how often in its usual channel."""
     # (layers, tokens, heads, head_dim)
     sizes = np.abs([np.concatenate([pair[side] for pair in kept[index::depth]]) for index in range(depth)])
     peak = np.median(sizes.max(axis=-1) / np.sqrt(np.square(sizes).mean(axis=-1)))
     alike = (sizes.argmax(axis=-1)[..., None] == np.arange(sizes.shape[-1])).mean(axis=1).max(axis=-1)
-    return f"{peak:.1f} times their root mean square, in the commonest channel for {np.median(alike):.0%} of tokens"
+    common = f"in one channel for {np.median(alike):.0%} of tokens"
+    return f"at most {sizes.max():.1f}; peak of a head {peak:.1f} times its root mean square, {common}"
 
 
 def percent(share: float) -> str:
     return f"{round(share, 4) + 0.0:+.2%}" if share < 10 else ">1000%"
 
 
-forms = {name: KVFormat.named(name, model.config.head_dim) for name in NAMES}
-forms["int4, one scale"] = KVFormat("int4", "slot_head")  # of a head of a token, no groups, no zero point
+# The last has one scale for each head of a token, no groups and no zero point.
+named = {name: KVFormat.named(name, model.config.head_dim) for name in NAMES}
+forms = {**named, "int4, one scale": KVFormat("int4", "slot_head")}
 exact, surprise = read(PLAIN)
 kept += seen  # of every piece and layer
-continued, table = greedy(PLAIN), {}
+continued, table, depth = greedy(PLAIN), {}, model.config.num_layers
 print(f"{len(ids)} tokens in pieces of {PIECE}, {len(scored)} of them scored; {len(prompts)} continuations")
-print(f"largest of the keys of a head: {shape_of(0)}\nlargest of its values: {shape_of(1)}\n")
-print("                 bytes    key  value  logit  perplex-      change of        only    only   same  greedy")
-print("                        error  error change       ity      perplexity       keys  values   next")
+print(f"keys    {shape_of(0)}\nvalues  {shape_of(1)}\n")
+print("                 bytes    key  value logit  perp-    change of      only   only   same  greedy")
+print("                        error  error error lexity   perplexity      keys values   next")
 for name, form in forms.items():
     logits, found = read(form)
     change = [float(np.expm1((found - surprise).mean()))]
@@ -117,10 +118,10 @@ for name, form in forms.items():
     size = model.transformer.cache_spec(16, form).bytes_per_token
     table[name] = size, error(0, form), error(1, form), *change
     print(
-        f"{name:15} {size:6,} {table[name][1]:6.2%} {table[name][2]:6.2%} {np.abs(logits - exact).max():6.2f} "
-        f"{np.exp(found.mean()):#9.5g} {percent(change[0]):>8} ± {np.std(found - surprise) / len(found) ** 0.5:5.2%} "
-        f"{percent(change[1]):>8} {percent(change[2]):>7} {(logits.argmax(1) == exact.argmax(1)).mean():6.1%} "
-        f"{sum(map(same, greedy(form), continued)):4}/{sum(map(len, continued))}"
+        f"{name:15} {size:6,} {table[name][1]:6.2%} {table[name][2]:6.2%} {np.abs(logits - exact).max():5.2f} "
+        f"{np.exp(found.mean()):#6.5g} {percent(change[0]):>7} ±{np.std(found - surprise) / len(found) ** 0.5:5.2%} "
+        f"{percent(change[1]):>7} {percent(change[2]):>6} {(logits.argmax(1) == exact.argmax(1)).mean():6.1%} "
+        f"{sum(map(same, greedy(form), continued)):3}/{sum(map(len, continued))}"
     )
 
 assert table["float32"][1:] == (0,) * 5, "float32 is what it is compared with"

@@ -1,10 +1,11 @@
-"""What a cache does with pages as bytes: the store of its frames, and saving and restoring one sequence."""
+"""What a cache does with pages as bytes: copies, the store of its frames, saving and restoring one sequence."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from pagedref._pool import FramePool
 from pagedref.addressing import frame_of_slot, offset_of_slot
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
-from pagedref.memory import KVManager
+from pagedref.memory import CopyPlan, KVManager, PrefixHit
 from pagedref.memory.stores import ArrayFrames
 from pagedref.save_file import read_save, spec_fields, write_save
 
@@ -28,7 +29,9 @@ class CacheFiles:
     """Frames as bytes and sequences as files; `PagedKVCache` adds everything else."""
 
     spec: CacheSpec
+    backend: Any
     manager: KVManager
+    _poison: bool
     _pool: FramePool
     _peak: int
 
@@ -138,3 +141,19 @@ class CacheFiles:
         every = slice(None)
         where = {"cache": ..., "frame": (every, frames[:: self.spec.page_size]), "slot": (every, frames, offsets)}
         return {name: (array, where[axis]) for name, (axis, array) in self._pool.parts().items()}
+
+    def _copy(self, plan: CopyPlan | PrefixHit, undo: Callable[[], None]) -> None:
+        """Carry out copies; if they fail, undo what they are for (S26)."""
+        if plan.src.size:
+            before = self.manager.occupied if self._poison else None
+            try:
+                self.backend.copy_frames(self._pool.frame_arrays(), plan.src, plan.dst)
+            except BaseException:
+                undo()
+                self._poison_freed(before)
+                raise
+
+    def _poison_freed(self, before: npt.NDArray[np.bool_] | None) -> None:
+        """Poison the frames that held something before and are free now."""
+        if before is not None:
+            self._pool.poison(np.flatnonzero(before & ~self.manager.occupied))

@@ -183,12 +183,7 @@ class PagedKVCache(CacheFiles):
             at = int(ids[np.argmax(open_tokens > 0)])
             raise ContractError(f"begin: seq_ids names a sequence with an open step, got {at}, need commit or abort")
         plan = self.manager.reserve(ids, counts)
-        if plan.src.size:
-            try:
-                self.backend.copy_frames(self._pool.frame_arrays(), plan.src, plan.dst)
-            except BaseException:
-                self.manager.cancel(plan)
-                raise
+        self._copy(plan, lambda: self.manager.cancel(plan))
         self._peak = max(self._peak, self.manager.num_frames - self.manager.num_available)
         csr = self.manager.csr(ids, extra=counts)
         ends = np.cumsum(counts)
@@ -274,7 +269,7 @@ class PagedKVCache(CacheFiles):
         tokens : array (n,) of int
             The prompt.
         **options
-            As in :meth:`pagedref.memory.KVManager.attach_prefix`; a partial tail is copied here.
+            As in ``KVManager.attach_prefix``; a partial tail is copied here (if that fails, nothing is attached).
 
         Returns
         -------
@@ -282,8 +277,7 @@ class PagedKVCache(CacheFiles):
             Tokens that need not be computed; the sequence has them now.
         """
         hit = self.manager.attach_prefix(seq_id, tokens, **options)
-        if hit.src.size:
-            self.backend.copy_frames(self._pool.frame_arrays(), hit.src, hit.dst)
+        self._copy(hit, lambda: self.manager.truncate(seq_id, 0))
         return hit.num_tokens
 
     def abort(self, step: Step) -> None:
@@ -342,8 +336,3 @@ class PagedKVCache(CacheFiles):
     def audit(self) -> None:
         """Prove the books of the manager (S25), or raise CorruptionError with everything that is wrong."""
         self.manager.audit()
-
-    def _poison_freed(self, before: npt.NDArray[np.bool_] | None) -> None:
-        """Poison the frames that held something before and are free now."""
-        if before is not None:
-            self._pool.poison(np.flatnonzero(before & ~self.manager.occupied))

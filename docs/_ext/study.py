@@ -57,9 +57,9 @@ def drawn(rows: list[Row]) -> str:
         "the numbers are those of the table.</title>",
         f'<text x="{LEFT}" y="20">bytes per token</text>',
         f'<text x="{AXIS}" y="20">perplexity, change against float32</text>',
-        *mark("whole", AXIS + 4, 37), f'<text class="small" x="{AXIS + 14}" y="41">whole cache ± standard error</text>',
-        *mark("keys", AXIS + 192, 37), f'<text class="small" x="{AXIS + 202}" y="41">only keys</text>',
-        *mark("values", AXIS + 270, 37), f'<text class="small" x="{AXIS + 280}" y="41">only values</text>',
+        *mark("whole", AXIS + 4, 37), f'<text class="small" x="{AXIS + 14}" y="41">both ± standard error</text>',
+        *mark("keys", AXIS + 172, 37), f'<text class="small" x="{AXIS + 182}" y="41">only keys</text>',
+        *mark("values", AXIS + 252, 37), f'<text class="small" x="{AXIS + 262}" y="41">only values</text>',
     ]  # fmt: skip
     for percent in (0.01, 0.1, 1, 10, 100):
         x, less = at(percent), "≤ " if percent == FLOOR else ""

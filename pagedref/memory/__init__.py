@@ -14,6 +14,7 @@ from pagedref.memory._stats import MemoryStats
 from pagedref.memory.batch import Batch, BatchStep
 from pagedref.memory.eviction import FIFO, LRU, Clock, EvictionPolicy, Priority
 from pagedref.memory.frames import FrameAllocator
+from pagedref.memory.groups import GroupedKVManager, LayerGroup, equal_groups
 from pagedref.memory.manager import KVManager
 from pagedref.memory.page_table import (
     ACCESSED,
@@ -47,7 +48,9 @@ __all__ = [
     "CopyPlan",
     "EvictionPolicy",
     "FrameAllocator",
+    "GroupedKVManager",
     "KVManager",
+    "LayerGroup",
     "Media",
     "MemoryStats",
     "Need",
@@ -55,5 +58,6 @@ __all__ = [
     "PrefixHit",
     "PrefixStats",
     "Priority",
+    "equal_groups",
     "page_keys",
 ]

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedref.addressing import num_pages
 from pagedref.errors import OutOfFrames
 from pagedref.memory._entries import PRESENT, WRITABLE, frames_of, pack
 from pagedref.memory._match import Match, find_match
@@ -18,6 +17,9 @@ from pagedref.memory.pressure import Claim, Need, choose_victims
 from pagedref.memory.radix import RadixTree
 
 __all__ = ["Admitted", "Pressure"]
+
+NONE = np.empty(0, dtype=np.int64)
+DEFAULTS: dict[str, Any] = {"adapter": None, "salt": None, "media": (), "recompute_last": True}
 
 
 class Admitted(NamedTuple):
@@ -104,9 +106,7 @@ class Pressure(Swapping):
                 needed=need.needed,
                 available=need.available,
             )
-        number = self._begin(seq_id)
-        row = self._sequences.find(number)
-        assert row is not None
+        number, row = self._begin(seq_id)
         hit = self._attach(row, match, True, False, resumed)
         plan = self._reserve_fresh(row, self._wanted(match, num_tokens))
         return Admitted(number, hit, plan)
@@ -114,16 +114,15 @@ class Pressure(Swapping):
     def _reserve_fresh(self, row: int, num_tokens: int) -> CopyPlan:
         """Make room behind whole pages: nothing is copied, and that it fits was checked."""
         end, first = int(self._sequences.end[row]), int(self._tables.num_pages[row])
-        pages = int(num_pages(end + num_tokens, self._page_size))
+        pages = -(-(end + num_tokens) // self._page_size)
         frames = self._frames.alloc(pages - first)
         self._tables.grow(0, pages)
         self._tables.entries[row, first:pages] = pack(frames, PRESENT | WRITABLE)
         self._tables.num_pages[row] = pages
         self._sequences.end[row] = end + num_tokens
-        none, rows = np.empty(0, dtype=np.int64), np.array([row])
-        plan = CopyPlan(none, none)
-        before = (np.array([end]), np.array([first]), (none, none), np.empty(0, dtype=np.uint64))
-        self._last = Reservation(plan, rows, *before, frames)
+        plan = CopyPlan(NONE, NONE)
+        one = np.array([[row], [end], [first]], dtype=np.int64)
+        self._last = Reservation(plan, one[0], one[1], one[2], (NONE, NONE), NONE.view(np.uint64), frames)
         if self.on_event is not None:
             seq_id = int(self._sequences.seq_id[row])
             self.on_event(Reserved((seq_id,), (num_tokens,), tuple(frames.tolist())))
@@ -197,8 +196,7 @@ class Pressure(Swapping):
 
     def _find(self, tokens: Any, **keys: Any) -> Match:
         """Look a prompt up."""
-        fields = {"adapter": None, "salt": None, "media": (), "recompute_last": True, **keys}
-        return find_match(self._prefix(), "admit", tokens, **fields)
+        return find_match(self._prefix(), "admit", tokens, **(DEFAULTS | keys if keys else DEFAULTS))
 
     def _wanted(self, match: Match, num_tokens: int | None) -> int:
         """Return the tokens beyond the hit that are to be stored now."""
@@ -208,10 +206,10 @@ class Pressure(Swapping):
     def _need(self, match: Match, num_tokens: int | None, watermark: int) -> Need:
         """Return what a match needs."""
         hits = int(match.frames.size)
-        new = int(num_pages(self._wanted(match, num_tokens), self._page_size))  # behind whole pages
+        new = -(-self._wanted(match, num_tokens) // self._page_size)  # behind whole pages
         revived = self._frames.num_cached_of(match.frames) if hits else 0
         return Need(new, revived, self.num_available, watermark)
 
-    def _begin(self, seq_id: int | None) -> int:
-        """Begin a sequence (`KVManager.add`)."""
+    def _begin(self, seq_id: int | None) -> tuple[int, int]:
+        """Begin a sequence (`KVManager.add`): its id and row."""
         raise AssertionError("the manager begins sequences")

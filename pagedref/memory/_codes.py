@@ -92,7 +92,8 @@ class FastCoder:
         for page, items in media.items():
             mixed[page] ^= np.uint64(int.from_bytes(sha256(items)[:8], "little"))
         mixed *= self._weights(first + mixed.size)[first : first + mixed.size]
-        codes: Codes = np.cumsum(mixed, dtype=np.uint64) + index.code[node]
+        codes: Codes = np.add.accumulate(mixed)
+        codes += index.code[node]
         return codes
 
     def heads(self, index: PrefixIndex, nodes: Int64Array, pages: Int64Array, tokens: Tokens) -> Codes:

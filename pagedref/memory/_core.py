@@ -50,8 +50,9 @@ class ManagerCore(MemoryViews):
     def _changed(self, rows: Any) -> None:
         """Remember that tables changed: the last reservation cannot be cancelled, batches over them look again."""
         self._last = None
-        for batch in list(self._batches):
-            batch.notice(rows)
+        if self._batches:
+            for batch in list(self._batches):
+                batch.notice(rows)
 
     def _evicted(self, frames: Int64Array) -> None:
         """Hear from the pool that cached frames are given up."""

@@ -12,7 +12,6 @@ from pagedref.errors import PageFault
 from pagedref.memory._entries import PRESENT, SHARED, frames_of, pack
 from pagedref.memory._index_audit import index_problems
 from pagedref.memory._match import Match, find_match
-from pagedref.memory._plans import CopyPlan
 from pagedref.memory._views import Int64Array
 from pagedref.memory.manager import KVManager
 from pagedref.ragged import concat_ranges
@@ -52,10 +51,6 @@ class GroupMember(KVManager):
         pages = num_pages(end + counts, self._page_size) - self._tables.num_pages[rows]
         return int(pages.sum()) + int(np.count_nonzero(~alone))
 
-    def can_cancel(self, plan: CopyPlan) -> bool:
-        """Tell whether a plan is that of the last change."""
-        return self._last is not None and self._last.plan is plan
-
     def refuse_released(self, seq_ids: Any, lengths: Any) -> None:
         """Raise PageFault if a sequence that is cut off would need pages that its window has released (S32)."""
         rows = self._present_rows("truncate", seq_ids)
@@ -75,11 +70,11 @@ class GroupMember(KVManager):
 
     # -- prefixes
 
-    def find(self, function: str, tokens: Any, recompute_last: bool, keys: dict[str, Any]) -> Match:
+    def find(self, function: str, tokens: Any, recompute_last: bool, fields: dict[str, Any]) -> Match:
         """Look a prompt up: frames of all its pages that are known here, -1 where one was given up; nothing changes."""
         publisher = self._prefix()
-        fields = {"adapter": None, "salt": None, "media": (), **keys, "recompute_last": recompute_last}
-        match = find_match(publisher, function, tokens, **fields)
+        every = {"adapter": None, "salt": None, "media": (), **fields}
+        match = find_match(publisher, function, tokens, recompute_last=recompute_last, **every)
         usable = max(int(match.tokens.size) - recompute_last, 0) // self._page_size
         if self.window is None or match.root < 0 or match.frames.size == usable:
             return match
@@ -145,7 +140,6 @@ class GroupMember(KVManager):
     def forget_evicted(self, frames: Int64Array) -> None:
         """Hear from the pool that cached frames are given up, those of other groups among them."""
         own = self.owned(frames)
-        self._last = None
         if own.size:
             self._evicted(own)
 

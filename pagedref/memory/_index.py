@@ -1,4 +1,4 @@
-"""The index of published pages: a tree of nodes in arrays, found through one hash table (S28, S30).
+"""The index of published pages: a tree of nodes in arrays, found by their numbers or through a hash table (S28, S30).
 
 A node is a page as content: its tokens, below its parent. The frames that hold this content hang on it, the first one
 published in front. A node without frames stays as long as there are pages below it or a sequence stands on it; so a
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.memory._nodes import Codes, Int32Array, Int64Array, NodeStore
+from pagedref.memory._nodes import Codes, Int32Array, Int64Array, NodeStore, distinct
 
 __all__ = ["PrefixIndex"]
 
@@ -108,38 +108,49 @@ class PrefixIndex(NodeStore):
         parts: list[Int64Array] = []
         page = 0
         while page < codes.size:
-            first = self.child(node, int(codes[page]), tokens[page], media.get(page))
-            if first < 0:
-                break
-            parts.append(self._run(first, tokens[page:], media, page))
-            page += int(parts[-1].size)
-            node = int(parts[-1][-1])
+            run = None
+            if self._is_next(node, codes[page]):
+                run = self._run(node + 1, tokens[page:], media, page, proved=False)
+            if run is None or not run.size:
+                first = self._loose_child(node, int(codes[page]), tokens[page], media.get(page))
+                if first < 0:
+                    break
+                run = self._run(first, tokens[page:], media, page, proved=True)
+            parts.append(run)
+            page += int(run.size)
+            node = int(run[-1])
             if len(parts) > 4 and 2 * len(parts) > page:  # scattered nodes: look all of them up at once
                 parts.append(self._scattered(node, codes[page:], tokens[page:], media, page))
                 break
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype=np.int64), *parts])
 
-    def _run(self, first: int, tokens: npt.NDArray[np.int32], media: dict[int, bytes], page: int) -> Int64Array:
-        """Return as many nodes from `first` on as are numbered and chained one after the other and match."""
+    def _run(
+        self, first: int, tokens: npt.NDArray[np.int32], media: dict[int, bytes], page: int, *, proved: bool
+    ) -> Int64Array:
+        """Return as many nodes from `first` on as are chained by their numbers and match; the first may be proved."""
         n = min(tokens.shape[0], self._used - first)
+        numbers = np.arange(first - 1, first + n)
         same = self.tokens[first : first + n] == tokens[:n]  # (n, page_size)
-        same[1:, 0] &= self.parent[first + 1 : first + n] == np.arange(first, first + n - 1)
+        same[:, 0] &= self.parent[first : first + n] == numbers[:-1]
         if self.media or media:
-            same[1:, 0] &= [self.media.get(first + at) == media.get(page + at) for at in range(1, n)]
-        same[0] = True  # proved already
-        if not same.all():
+            same[:, 0] &= [self.media.get(first + at) == media.get(page + at) for at in range(n)]
+        if proved:
+            same[0] = True
+        if np.count_nonzero(same) < same.size:
             n = int(np.argmin(same.all(axis=1)))
-        return np.arange(first, first + n)
+        return numbers[1 : n + 1]
 
     def _scattered(
         self, node: int, codes: Codes, tokens: npt.NDArray[np.int32], media: dict[int, bytes], page: int
     ) -> Int64Array:
         """Return the longest chain below a node by the codes of all pages at once, step by step where two are equal."""
         found = self.by_code(codes)
-        stop = int(np.argmax(found < 0)) if found.size and found.min() < 0 else found.size
-        found = found[:stop]
-        same = (self.tokens[found] == tokens[:stop]).all(axis=1)
-        same &= self.parent[found] == np.concatenate([[node], found[:-1]])[:stop]
+        place = np.arange(1, found.size + 1)
+        last = np.maximum.accumulate(np.where(found < 0, 0, place))  # the last one before or at each that is loose
+        found = np.concatenate([[node], found])[last] + (place - last)  # those between are chained by their numbers
+        found = np.minimum(found, self._used - 1)
+        same = (self.tokens[found] == tokens).all(axis=1)
+        same &= self.parent[found] == np.concatenate([[node], found[:-1]])[: found.size]
         if self.media or media:
             same &= [self.media.get(at) == media.get(page + i) for i, at in enumerate(found.tolist())]
         if same.all():
@@ -170,6 +181,12 @@ class PrefixIndex(NodeStore):
         -------
         int
         """
+        if self._is_next(node, code) and self.is_page(node + 1, node, tokens, media):
+            return node + 1
+        return self._loose_child(node, code, tokens, media)
+
+    def _loose_child(self, node: int, code: int, tokens: Any, media: bytes | None) -> int:
+        """Return the child of a node that is a certain page, if it is in the table."""
         for at in self.probe(code):
             if self.is_page(at, node, tokens, media):
                 return at
@@ -191,7 +208,10 @@ class PrefixIndex(NodeStore):
         -------
         int64 array (n,)
         """
-        found = self.by_code(codes)
+        found = np.minimum(nodes + 1, self._used - 1)
+        loose = np.flatnonzero((self.parent[found] != nodes) | (self.code[found] != codes))
+        if loose.size:
+            found[loose] = self.by_code(codes[loose])
         wrong = (self.parent[found] != nodes) | (self.tokens[found] != tokens).any(axis=1)
         if self.media:
             wrong |= [at in self.media for at in found.tolist()]
@@ -221,8 +241,10 @@ class PrefixIndex(NodeStore):
             The new nodes, each the parent of the next.
         """
         nodes = self.new_nodes(codes.size)
-        self._plant(nodes, np.concatenate([[node], nodes[:-1]]), codes, tokens)
-        self.children[nodes[:-1]] = 1
+        parents = np.empty_like(nodes)
+        parents[0], parents[1:] = node, nodes[:-1]
+        self._plant(nodes, parents, codes, tokens, 1)
+        self.children[nodes[-1]] = 0
         self.children[node] += 1
         for page, items in media.items():
             self.media[int(nodes[page])] = items
@@ -241,18 +263,9 @@ class PrefixIndex(NodeStore):
         int64 array (n,)
         """
         nodes = self.new_nodes(codes.size)
-        self._plant(nodes, parents, codes, tokens)
+        self._plant(nodes, parents, codes, tokens, 0)
         np.add.at(self.children, parents, np.int32(1))
         return nodes
-
-    def _plant(self, nodes: Int64Array, parents: Int64Array, codes: Codes, tokens: npt.NDArray[np.int32]) -> None:
-        """Fill in new nodes."""
-        at: Any = nodes
-        if nodes.size and int(nodes[-1] - nodes[0]) == nodes.size - 1 and (np.diff(nodes) == 1).all():
-            at = slice(int(nodes[0]), int(nodes[-1]) + 1)
-        self.parent[at], self.children[at], self.first_frame[at] = parents, 0, NONE
-        self.code[at], self.tokens[at] = codes, tokens
-        self.enter(nodes, codes)
 
     def hang(self, nodes: Int64Array, frames: Int64Array) -> None:
         """Say that frames hold the content of nodes.
@@ -264,6 +277,9 @@ class PrefixIndex(NodeStore):
         """
         self.node_of[frames] = nodes
         bare = self.first_frame[nodes] < 0
+        if np.count_nonzero(bare) == nodes.size:
+            self.first_frame[nodes] = frames
+            return
         self.first_frame[nodes[bare]] = frames[bare]
         for at in np.flatnonzero(self.first_frame[nodes] != frames).tolist():
             self._more.setdefault(int(nodes[at]), []).append(int(frames[at]))
@@ -309,7 +325,7 @@ class PrefixIndex(NodeStore):
     def _collect(self, nodes: Int64Array) -> None:
         """Remove nodes without frames and without anything below, then parents that are left so."""
         while True:
-            dead = np.unique(nodes[(self.first_frame[nodes] < 0) & (nodes > 0)])
+            dead = distinct(nodes[(self.first_frame[nodes] < 0) & (nodes > 0)])
             np.subtract.at(self.children, self.parent[dead], np.int32(1))  # as if all of them went
             while (stay := self.children[dead] > 0).any():
                 np.add.at(self.children, self.parent[dead[stay]], np.int32(1))
@@ -322,7 +338,7 @@ class PrefixIndex(NodeStore):
 
     def _remove(self, nodes: Int64Array) -> None:
         """Take nodes out of the table and give their numbers back."""
-        roots = [node for node in nodes.tolist() if node in self._root_name] if self._root_name else []
+        roots = nodes[self.parent[nodes] == 0].tolist()
         for node in roots:
             del self.roots[self._root_name.pop(node)]
         inside = nodes[~np.isin(nodes, roots)] if roots else nodes

@@ -86,7 +86,8 @@ def find_match(
     none = np.empty(0, dtype=np.int64)
     if root < 0:
         return Match(name, array, pages, items, root, None, none, none)
-    codes = publisher.coder.chain(publisher.index, root, 0, pages, {p: i for p, i in items.items() if p < whole})
+    inside = {page: item for page, item in items.items() if page < whole} if items else items
+    codes = publisher.coder.chain(publisher.index, root, 0, pages, inside)
     usable = max(array.size - recompute_last, 0) // size
     nodes = publisher.index.chain(root, codes[:usable], pages[:usable], items)
     frames = publisher.index.first_frame[nodes].astype(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,8 +59,7 @@ def last_holders(frames: Int64Array, holders: npt.NDArray[Any]) -> npt.NDArray[n
     return alone
 
 
-@dataclass(frozen=True)
-class Reservation:
+class Reservation(NamedTuple):
     """What one reservation changed, kept until the next change so that it can be taken back.
 
     Attributes

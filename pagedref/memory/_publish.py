@@ -19,6 +19,7 @@ __all__ = ["Publisher"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 NOT_KNOWN = -1
+CLOSED = ~WRITABLE
 Done: TypeAlias = list[tuple[int, int, Int64Array]]  # row, first page, frames
 
 
@@ -79,7 +80,9 @@ class Publisher:
             What was published.
         """
         self.streams.grow(tables.num_pages.size)
-        if rows.size == 1 or tokens is None or counts.max(initial=0) > 1:
+        if rows.size == 1:
+            return self._learn_one(int(rows[0]), int(before[0]), int(length[0]), tokens, tables, frames)
+        if tokens is None or counts.max(initial=0) > 1:
             done: Done = []
             starts = np.cumsum(counts) - counts
             for at, (row, old, count, new) in enumerate(
@@ -152,12 +155,11 @@ class Publisher:
         nodes = self.index.children_of(parents, codes, content)
         new = nodes < 0
         nodes[new] = self.index.sprout(parents[new], codes[new], content[new])
-        self._hang((rows, pages), nodes, tables, frames)
+        named = self._hang((rows, pages), nodes, tables, frames)
         np.add.at(self.index.children, nodes, np.int32(1))
         np.subtract.at(self.index.children, parents, np.int32(1))  # there is a child: none of them goes
         streams.cursor[rows] = nodes
         streams.published[rows] = pages + 1
-        named = frames_of(tables.entries[rows, pages])
         return done + [(int(row), int(page), named[at : at + 1]) for at, (row, page) in enumerate(zip(rows, pages))]
 
     def _chain(
@@ -172,13 +174,14 @@ class Publisher:
             rest = {page - k: items for page, items in media.items() if page >= k}
             new = index.grow(int(nodes[-1]) if k else node, codes[k:], pages[k:], rest)
             nodes = np.concatenate([nodes, new]) if k else new
-        self._hang((row, slice(first, first + codes.size)), nodes, tables, frames)
-        index.hold(int(nodes[-1]), 1)
+        named = self._hang((row, slice(first, first + codes.size)), nodes, tables, frames)
+        last = int(nodes[-1])
+        index.children[last] += 1
         index.children[node] -= 1  # there is a child below it: it stays
-        streams.cursor[row], streams.published[row] = nodes[-1], first + codes.size
-        return [(row, first, frames_of(tables.entries[row, first : first + codes.size]))]
+        streams.cursor[row], streams.published[row] = last, first + codes.size
+        return [(row, first, named)]
 
-    def _hang(self, at: Any, nodes: Int64Array, tables: TableStore, frames: FrameAllocator) -> None:
+    def _hang(self, at: Any, nodes: Int64Array, tables: TableStore, frames: FrameAllocator) -> Int64Array:
         """Say what the frames of pages hold, at an index of the tables; they are not written any more."""
         index = self.index
         entries = tables.entries[at]
@@ -193,7 +196,7 @@ class Publisher:
                 entries[one] = pack(int(twin[one]), entries[one] & np.uint64(0xFFFF_FFFF))
                 frames.free(named[one : one + 1])
             fresh &= ~merge
-        if fresh.all():
+        if np.count_nonzero(fresh) == fresh.size:
             new = named
             index.hang(nodes, named)
         else:
@@ -201,8 +204,9 @@ class Publisher:
             index.hang(nodes[fresh], new)
         frames.keep(new)
         self.count += int(new.size)
-        closed = (entries & ~WRITABLE) | SHARED
+        closed = (entries & CLOSED) | SHARED
         tables.entries[at] = closed if new is named else np.where(named >= 0, closed, entries)
+        return frames_of(entries) if self.deduplicate else named
 
     def truncate(self, row: int, length: int) -> None:
         """Forget what is known of tokens from a position on.

@@ -170,6 +170,9 @@ class Sequences:
         CorruptionError
             From ``free``, an id of a sequence that was freed before (S25).
         """
+        if type(seq_ids) is int:
+            row = self.find(seq_ids)
+            return np.array([self._row_elsewhere(function, seq_ids) if row is None else row], dtype=np.int64)
         ids = int_array(function, "seq_ids", seq_ids, scalar=True).astype(np.int64, copy=False)
         places = ids & np.int64(self._mask)
         rows: Int64Array = self._ring_row[places]

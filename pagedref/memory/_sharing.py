@@ -22,6 +22,8 @@ from pagedref.memory.prefix import PrefixHit, root_message, token_array
 
 __all__ = ["PrefixSharing", "PrefixStats"]
 
+NONE = np.empty(0, dtype=np.int64)
+
 
 class PrefixSharing(ManagerCore):
     """Find and share pages; see `KVManager`.
@@ -151,13 +153,16 @@ class PrefixSharing(ManagerCore):
         whole, known = match.pages.shape[0], match.tokens.size
         if root < 0:
             root = publisher.index.root(match.name, publisher.coder.root(match.name))
-            items = {page: item for page, item in match.media.items() if page < whole}
+            items = {page: item for page, item in match.media.items() if page < whole} if match.media else {}
             codes = publisher.coder.chain(publisher.index, root, 0, match.pages, items)
         hits = int(frames.size)
         node = int(match.nodes[-1]) if hits else root
-        publisher.index.hold(node, 1)
+        publisher.index.children[node] += 1
+        if publisher.streams.cursor[row] >= 0:  # named before, and without tokens now: the last name counts
+            publisher.index.hold(publisher.streams.close(row), -1)
         publisher.streams.open(row, node, hits, known)
-        publisher.streams.tail[row, : known - whole * size] = match.tokens[whole * size :]
+        if known > whole * size:
+            publisher.streams.tail[row, : known - whole * size] = match.tokens[whole * size :]
         publisher.streams.prompts[row] = Prompt(match.pages, codes, match.media)
         if whole in match.media:
             publisher.streams.tail_media[row] = match.media[whole]
@@ -167,7 +172,7 @@ class PrefixSharing(ManagerCore):
             self._share_pages(row, frames)
             self._tables.num_pages[row] = hits
         length = hits * size
-        src = dst = np.empty(0, dtype=np.int64)
+        src = dst = NONE
         if partial_tail:
             rest = match.tokens[length : min(known - recompute_last, length + size)]
             src, dst, more = self._partial_tail(rows, node, rest, match.media.get(hits))
@@ -313,6 +318,8 @@ class PrefixSharing(ManagerCore):
 
     def _grow_rows(self) -> None:
         """Make room for as many rows as there are sequences."""
+        if self._sequences.num_rows <= self._tables.num_pages.size:
+            return  # of streams there are as many as of tables
         self._tables.grow(self._sequences.num_rows, 0)
         if self._publisher is not None:
             self._publisher.streams.grow(self._sequences.num_rows)

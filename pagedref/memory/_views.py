@@ -292,6 +292,8 @@ class MemoryViews:
 
     def _counts(self, function: str, name: str, numbers: Any, rows: Int64Array) -> Int64Array:
         """Return one number for each sequence of a batch, in [0, 2**40]."""
+        if type(numbers) is int and 0 <= numbers <= MAX_TOKENS:
+            return np.array([numbers] if rows.size == 1 else [numbers] * rows.size, dtype=np.int64)
         given = int_array(function, name, numbers, low=0, high=MAX_TOKENS, scalar=True)
         if np.ndim(numbers) == 0:
             return np.full(rows.size, given[0], dtype=np.int64)

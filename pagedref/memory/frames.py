@@ -205,8 +205,9 @@ class FrameAllocator:
         counts = self._refcount[index]
         cached = index[counts == 0]
         if cached.size:
-            lost = cached[~self._kept[cached]]
-            if lost.size:
+            kept = self._kept[cached]
+            if np.count_nonzero(kept) < kept.size:
+                lost = cached[~kept]
                 self._refuse("revive", lost, self._refcount[lost])
             self.policy.leave(cached)
         self.policy.hit(index)

@@ -88,10 +88,7 @@ class KVManager(Pressure):
         ContractError
             The id is in use or out of range.
         """
-        number, _ = self._sequences.add("add", seq_id)
-        self._grow_rows()
-        self._last = None
-        return number
+        return self._begin(seq_id)[0]
 
     def free(self, seq_ids: Any) -> None:
         """End sequences and give their frames back, the last page of each first (S31).
@@ -323,5 +320,8 @@ class KVManager(Pressure):
         self._release(rows, num_pages(self._sequences.length[rows], self._page_size))
         self._sequences.end[rows] = self._sequences.length[rows]
 
-    def _begin(self, seq_id: int | None) -> int:
-        return self.add(seq_id)
+    def _begin(self, seq_id: int | None) -> tuple[int, int]:
+        number, row = self._sequences.add("add", seq_id)
+        self._grow_rows()
+        self._last = None
+        return number, row

@@ -39,7 +39,9 @@ __all__ = ["Media", "PrefixHit", "encode_field", "page_keys", "page_message", "r
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 
 MAX_TOKEN = 2**31 - 1
+SIGNED = (np.dtype(np.int32), np.dtype(np.int64))
 VERSION = b"pagedref prefix 1"
+PLAIN_ROOT = VERSION + b"\x00\x00R"
 
 
 class Media(NamedTuple):
@@ -128,6 +130,8 @@ def root_message(adapter: Any = None, salt: Any = None) -> bytes:
     -------
     bytes
     """
+    if adapter is None and salt is None:
+        return PLAIN_ROOT
     return VERSION + encode_field(adapter) + encode_field(salt) + b"R"
 
 
@@ -202,9 +206,11 @@ def sha256(message: bytes) -> bytes:
 
 
 def token_array(function: str, tokens: Any) -> Int32Array:
-    """Return checked token ids, 32 bits wide."""
-    array = int_array(function, "tokens", tokens, low=0, high=MAX_TOKEN)
-    return array.astype(np.int32, copy=False)
+    """Return checked token ids, 32 bits wide: an int32 array itself, anything else converted once."""
+    array = int_array(function, "tokens", tokens)
+    if array.dtype in SIGNED and 0 <= np.bitwise_or.reduce(array) <= MAX_TOKEN:  # of all bits: one pass for both ends
+        return array.astype(np.int32, copy=False)
+    return int_array(function, "tokens", array, low=0, high=MAX_TOKEN).astype(np.int32, copy=False)
 
 
 def media_by_page(function: str, media: Iterable[Sequence[Any]], page_size: int) -> dict[int, bytes]:

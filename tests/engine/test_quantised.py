@@ -22,8 +22,8 @@ from tests.engine.small_models import make_config, make_weights
 TALE = story(300, facts(12, seed=5), seed=300)
 PROMPTS = [encode(TALE.prompt(fact)) for fact in TALE.facts]
 ANSWERS = [fact.answer_ids for fact in TALE.facts]
-# Keys of the tiny model are -8, 0 or 8. A zero point that is an integer lies off the middle of 0 .. 15, so int4 gives
-# them back as -8.5 and 7.5, and the fact that is asked for falls behind "unknown". Groups of four channels are enough.
+# Keys of the tiny model are -8, 0 or 8. Fifteen steps with a zero point that is an integer have no middle, so int4
+# gives nearly all of them back 7 % too small, and what is asked for falls behind "unknown". Groups of four are enough.
 INT4_OF_FOUR = KVFormat("int4", "group", 4, zero_point=True)
 
 

@@ -2,8 +2,8 @@
 
 The key and the value of a token are numbers made from its adapter and all tokens up to it, as those of a model are. So
 pages that are shared through the prefix index must hold the right numbers by themselves, whoever wrote them. They are
-read back through `gather_kv`; every slot of a free frame holds NaN. The model knows sequences, their tokens, holes and
-what is swapped out, and nothing about frames.
+read back through `gather_kv`; every slot that holds neither a live token nor a page that can be hit holds NaN. The
+model knows sequences, their tokens, holes and what is swapped out, and nothing about frames.
 """
 
 from __future__ import annotations
@@ -142,6 +142,22 @@ class CacheMachine(RuleBasedStateMachine):
         assert partial or hit.num_tokens == expected.num_tokens
         made = self.model[seq_id] = Sequence(adapter, prompt)
         made.tokens = prompt[: hit.num_tokens]
+
+    @precondition(lambda self: self.in_pool())
+    @rule(data=st.data(), prompt=st.lists(st.integers(0, ALPHABET - 1), max_size=5))
+    def name_again(self, data: Any, prompt: list[int]) -> None:
+        """Attach a prompt to a sequence that exists: refused when it has tokens or room for them."""
+        seq_id = self.pick(data)
+        known = self.model[seq_id]
+        before = full_state(self.manager)
+        try:
+            hit = self.manager.attach_prefix(seq_id, prompt, adapter=known.adapter)
+        except ContractError:
+            assert known.tokens or known.ahead
+            assert full_state(self.manager) == before
+            return
+        assert not known.tokens and not known.ahead
+        known.prompt, known.tokens = prompt, prompt[: hit.num_tokens]
 
     @precondition(lambda self: self.in_pool())
     @rule(
@@ -311,6 +327,17 @@ class CacheMachine(RuleBasedStateMachine):
             known.tokens = known.tokens[:length]
             known.holes = {page for page in known.holes if page < -(-length // self.page_size)}
 
+    def live_slots(self) -> Any:
+        """Return which slots hold a live token of somebody, or a page that can be hit: (num_frames, page_size)."""
+        live = np.zeros((self.num_frames, self.page_size), dtype=np.bool_)
+        if self.manager._publisher is not None:
+            live[self.manager._publisher.index.node_of >= 0] = True
+        for seq_id, known in self.model.items():
+            if not self.manager.is_swapped(seq_id):
+                for page, frame in enumerate(self.manager.block_table(seq_id)[0].tolist()):
+                    live[frame, : max(len(known.tokens) - page * self.page_size, 0)] |= frame >= 0
+        return live
+
     def page_in(self, seq_id: int) -> None:
         plan = self.manager.swap_in(seq_id)
         self.manager.swap_done(plan, carry_out(plan, self.frames, self.store))
@@ -355,8 +382,8 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         self.manager.audit()
-        free = self.manager._frames._stack[: self.manager.num_free]
-        self.k[free], self.v[free] = np.nan, np.nan
+        dead = ~self.live_slots()
+        self.k[dead], self.v[dead] = np.nan, np.nan
         stats = self.manager.stats()
         assert stats.free + stats.held + stats.cached == self.num_frames
         assert self.manager.sequences == tuple(sorted(self.model))

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
@@ -471,7 +472,7 @@ def test_s27_a_published_page_is_not_written_into() -> None:
 def test_the_audit_sees_the_index() -> None:
     def tamper(what: Callable[[Publisher, KVManager], None]) -> KVManager:
         made = KVManager(8, 2)
-        filled(made, [1, 2, 3, 4, 5])
+        filled(made, [1, 2, 3, 4, 5], [1, 2, 6, 6])
         assert made._publisher is not None
         what(made._publisher, made)
         return made
@@ -480,12 +481,67 @@ def test_the_audit_sees_the_index() -> None:
         "published and not kept": lambda p, m: m._frames._kept.__setitem__(0, False),
         "hang on no node": lambda p, m: p.index.first_frame.__setitem__(int(p.index.node_of[0]), -1),
         "miscount": lambda p, m: p.index.children.__setitem__(int(p.index.node_of[0]), 5),
-        "not found by their codes": lambda p, m: p.index.code.__setitem__(int(p.index.node_of[0]), 5),
+        "not found by their codes": lambda p, m: p.index.code.__setitem__(int(p.index.node_of[3]), 5),
         "stands 2 pages deep and has 1": lambda p, m: p.streams.published.__setitem__(0, 1),
     }
     for text, what in faults.items():
         with pytest.raises(CorruptionError, match=text):
             tamper(what).audit()
+
+
+def test_a_sequence_without_tokens_may_be_named_again() -> None:
+    """The last name counts, and the index does not keep what the first one stood on."""
+    first: list[Callable[[KVManager, int], Any]] = [
+        lambda made, a: made.attach_prefix(a, [7, 7, 7], adapter="x"),
+        lambda made, a: made.commit(a, 0, []),
+        lambda made, a: (made.reserve(a, 5), made.commit(a, 5, [7, 7, 7, 7, 7]), made.truncate(a, 0)),
+    ]
+    for before in first:
+        made = KVManager(8, 2)
+        (other,) = filled(made, [1, 2, 3])
+        a = made.add()
+        before(made, a)
+        assert made.attach_prefix(a, [1, 2, 3]).num_tokens == 2
+        made.audit()
+        made.free([a, other])
+        made.clear_prefixes()
+        assert made._publisher is not None and made._publisher.index.num_nodes == 1
+        made.audit()
+
+
+def agreement(one: list[int], other: list[int]) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=24), min_size=1, max_size=5),
+    order=st.randoms(use_true_random=False),
+    constant=st.booleans(),
+)
+@settings(deadline=None, max_examples=150)
+def test_chains_are_found_however_their_nodes_are_numbered(
+    prompts: list[list[int]], order: Any, constant: bool
+) -> None:
+    """Prompts that grow in turns: a node may follow its parent in number or not, and numbers are given again."""
+    made = KVManager(200, 1, **({"hash_function": lambda message: bytes(32)} if constant else {}))
+    for stale in range(2):
+        ids = [made.add() for _ in prompts]
+        left = [list(prompt) for prompt in prompts]
+        while any(left):
+            one = order.choice([at for at, rest in enumerate(left) if rest])
+            some = [left[one].pop(0) for _ in range(min(order.choice([1, 1, 2, 5]), len(left[one])))]
+            made.reserve(ids[one], len(some))
+            made.commit(ids[one], len(some), some)
+        for prompt in prompts:
+            for cut in {len(prompt), order.randrange(len(prompt) + 1)}:
+                wanted = [*prompt[:cut], *([order.randrange(3)] * 8)]
+                assert hits(made, wanted) == max(agreement(wanted[:-1], prompt) for prompt in prompts)
+        made.audit()
+        made.free(ids)
+        if not stale:
+            made.evict(order.randrange(made.stats().cached + 1))
+    made.clear_prefixes()
+    made.audit()
 
 
 def test_bytes_for_each_cached_page() -> None:
