@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def _ragged(rounds: int) -> list[Row]:
     batch = Batch(np.random.default_rng(1).permutation(lengths).tolist())
     pools = [torch.from_numpy(cache) for cache in (batch.k_cache, batch.v_cache)]
     indptr, indices, _ = batch.csr
-    tables = [torch.from_numpy(indices[a:b]) for a, b in zip(indptr[:-1], indptr[1:], strict=True)]
+    tables = [torch.from_numpy(indices[a:b]) for a, b in pairwise(indptr)]
     queries = torch.from_numpy(batch.q).reshape(-1, 1, KV_HEADS, QO_HEADS // KV_HEADS, HEAD_DIM)
 
     def gather() -> Any:
@@ -88,7 +89,7 @@ def _prefill(rounds: int) -> list[Row]:
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
     batch = Batch([2048], q_len=2048)
-    indptr, indices, _ = batch.csr
+    indices = batch.csr[1]
     q, k, v = (
         torch.from_numpy(x).transpose(0, 1)[None].contiguous()
         for x in (

@@ -58,11 +58,13 @@ class FramePool:
                     if form.zero_point:
                         self._scales[f"{side}_zero"] = np.zeros((spec.num_layers, *shape), np.float32)
                 continue
-            whole = np.asarray(np.nan if given is None else given, np.float32)
-            if whole.shape not in (shape, (spec.num_layers, *shape), ()) or not (whole > 0).all():
+            with np.errstate(over="ignore"):
+                whole = np.asarray(np.nan if given is None else given).astype(np.float32)
+            sound = np.isfinite(whole).all() and (whole > 0).all()
+            if whole.shape not in (shape, (spec.num_layers, *shape), ()) or not sound:
                 raise ContractError(
                     f"PagedKVCache: {side}_scale is wrong, got {'None' if given is None else whole.shape}, "
-                    f"need positive numbers {shape} for granularity {form.granularity} (S17)"
+                    f"need positive finite numbers {shape} for granularity {form.granularity} (S17)"
                 )
             self._scales[f"{side}_scale"] = np.broadcast_to(whole, (spec.num_layers, *shape)).copy()
         if poison:

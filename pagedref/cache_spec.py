@@ -68,9 +68,10 @@ class CacheSpec:
                 continue
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ContractError(f"CacheSpec: {name} is not a positive integer, got {value!r}, need >= 1")
+            object.__setattr__(self, name, int(value))  # 64 bits and more, whatever came in (S19)
         if self.kv_format is not None and not isinstance(self.kv_format, KVFormat):
             raise ContractError(f"CacheSpec: kv_format is no KVFormat, got {self.kv_format!r}, need one or None")
-        if self.kv_format is None and self.dtype not in KINDS:
+        if self.kv_format is None and (not isinstance(self.dtype, str) or self.dtype not in KINDS):
             raise ContractError(f"CacheSpec: dtype is no kind, got {self.dtype!r}, need one of {', '.join(KINDS)}")
         for dim in (self.head_dim, self.value_dim):
             self.form.stored_dim(dim)

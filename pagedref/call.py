@@ -200,6 +200,8 @@ def attention_call(function: str, backend: str, given: Mapping[str, Any], keywor
         sinks=given.get("sinks"),
         **{name: keywords.get(name) for name in ("sm_scale", "window", "attention_chunk", "softcap")},
     )
+    for name, side in zip("kv", sides, strict=True):
+        side.check_frames(function, f"{name}_scale", frames[frames >= 0])
     call = AttentionCall(options, dims, group_size, qo_indptr, indptr, frames, kv_lens, masks, *sides)
     if frames.size and frames.min() < 0:
         refuse_faults(function, call)

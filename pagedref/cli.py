@@ -11,7 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pagedref.errors import PagedRefError
 
@@ -36,26 +37,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         Exit status.
     """
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # it was closed: nobody listens
+            setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter still gets the rest
-    options = _parser().parse_args(arguments)
     try:
-        status: int = options.run(options)
-        sys.stdout.flush()
+        try:
+            options = _parser().parse_args(arguments)
+            status: int = options.run(options)
+        finally:
+            sys.stdout.flush()  # what cannot be written shows here, also on the way out
     except (PagedRefError, OSError) as error:
+        _drop_output()
         if isinstance(error, BrokenPipeError):  # whoever read has gone; nothing is left to say
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        sys.stdout.flush()
-        print(f"pagedref: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return _complain(f"pagedref: error: {' '.join(str(error).split())}", 2)
     except MemoryError as error:
-        print(f"pagedref: error: memory is exhausted, got {error or 'no more'}, need a smaller pool", file=sys.stderr)
-        return 2
+        what = f"got {error or 'no more'}, need a smaller pool"
+        return _complain(f"pagedref: error: memory is exhausted, {what}", 2)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
-        return 130
+        return _complain("", 130)
     return status
+
+
+def _complain(line: str, status: int) -> int:
+    """Write a line to standard error, if that can be written, and return the exit status."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+    return status
+
+
+def _drop_output() -> None:
+    """Write out what is held; if that fails, let it go, so that leaving does not fail again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,6 +82,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"pagedref: error: {message}\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        (file or sys.stderr).write(message)  # the original hides that it could not be written
 
 
 def _parser() -> argparse.ArgumentParser:

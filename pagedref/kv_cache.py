@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from pagedref import backends
 from pagedref._cache_files import CacheFiles
+from pagedref._open_steps import OpenSteps
 from pagedref._pool import FramePool
 from pagedref._step import MemoryReport, Step, report
 from pagedref.attention.state import AttentionState
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.memory import KVManager
+from pagedref.ragged import int_array
 
 __all__ = ["MemoryReport", "PagedKVCache", "Step"]
 
@@ -89,6 +91,7 @@ class PagedKVCache(CacheFiles):
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
         self.manager = KVManager(num_frames, spec.page_size, frame_order=frame_order)
         self._poison = poison
+        self._steps = OpenSteps()
         self._peak = 0
         self._pool = FramePool(spec, num_frames, {"k_scale": k_scale, "v_scale": v_scale}, poison=poison)
 
@@ -146,10 +149,14 @@ class PagedKVCache(CacheFiles):
         Parameters
         ----------
         seq_ids : int or sequence of int
-            Live sequences.
+            Live sequences; a step in which one of them takes part is aborted.
         """
         before = self.manager.occupied if self._poison else None
         self.manager.free(seq_ids)
+        ended = np.atleast_1d(seq_ids).tolist()
+        for step in self._steps.of(ended):
+            self.manager.rollback([seq_id for seq_id in step.seq_ids if seq_id not in ended])
+            self._steps.close(step)
         self._poison_freed(before)
 
     def begin(self, seq_ids: Sequence[int], num_tokens: Sequence[int]) -> Step:
@@ -174,8 +181,8 @@ class PagedKVCache(CacheFiles):
         ContractError
             Unknown or repeated ids, negative numbers, or a sequence with an open step.
         """
-        ids, counts = np.asarray(seq_ids, np.int64), np.asarray(num_tokens, np.int64)
-        if ids.shape != counts.shape or ids.ndim != 1:
+        ids, counts = int_array("begin", "seq_ids", seq_ids), int_array("begin", "num_tokens", num_tokens)
+        if ids.shape != counts.shape:
             got = f"{counts.shape} and {ids.shape}"
             raise ContractError(f"begin: num_tokens does not fit seq_ids, got {got}, need one for each")
         open_tokens = self.manager.reserved(ids)
@@ -188,7 +195,7 @@ class PagedKVCache(CacheFiles):
         csr = self.manager.csr(ids, extra=counts)
         ends = np.cumsum(counts)
         first = np.repeat(self.manager.seq_lens(ids) - (ends - counts), counts)
-        return Step(
+        step = Step(
             seq_ids=tuple(ids.tolist()),
             num_tokens=tuple(counts.tolist()),
             qo_indptr=np.concatenate([[0], ends]).astype(np.int32),
@@ -198,14 +205,16 @@ class PagedKVCache(CacheFiles):
             kv_indices=csr.kv_indices,
             kv_last_page_len=csr.kv_last_page_len,
         )
+        self._steps.open(step)
+        return step
 
     def append(self, step: Step, k: Array, v: Array, *, layer: int = 0) -> None:
-        """Write the keys and values of the new tokens of a step.
+        """Write the keys and values of the new tokens of an open step.
 
         Parameters
         ----------
         step : Step
-            An open step.
+            From `begin`.
         k : array (tokens, num_kv_heads, head_dim)
             New keys, sequence after sequence.
         v : array (tokens, num_kv_heads, v_head_dim)
@@ -213,6 +222,7 @@ class PagedKVCache(CacheFiles):
         layer : int
             Layer.
         """
+        self._steps.need("append", step)
         self.backend.append_kv(k, v, *self.arrays(layer), step.slot_mapping, **self._pool.stored(layer))
 
     def attend(self, step: Step, q: Array, *, layer: int = 0, **variants: Any) -> AttentionState:
@@ -239,6 +249,7 @@ class PagedKVCache(CacheFiles):
         ``paged_decode`` where each sequence has one new token and neither `mask` nor `causal` is given, else
         ``paged_prefill``.
         """
+        self._steps.need("attend", step)
         pages = (*self.arrays(layer), step.kv_indptr, step.kv_indices, step.kv_last_page_len)
         variants |= self._pool.stored(layer)
         if "mask" not in variants and "causal" not in variants and all(count == 1 for count in step.num_tokens):
@@ -257,7 +268,9 @@ class PagedKVCache(CacheFiles):
         tokens : array (tokens,) of int, optional
             Their ids: whole pages can then be hit by other prompts (S30). What was given as a prompt need not be.
         """
+        self._steps.need("commit", step)
         self.manager.commit(step.seq_ids, step.num_tokens, tokens)
+        self._steps.close(step)
 
     def attach_prefix(self, seq_id: int, tokens: Any, **options: Any) -> int:
         """Give a sequence without tokens the longest prefix of its prompt that lies in the pool (S28-S30).
@@ -282,17 +295,18 @@ class PagedKVCache(CacheFiles):
 
     def abort(self, step: Step) -> None:
         """Give back what an open step reserved; live tokens stay."""
+        self._steps.need("abort", step)
         before = self.manager.occupied if self._poison else None
         self.manager.rollback(step.seq_ids)
+        self._steps.close(step)
         self._poison_freed(before)
 
     def block_table(self, seq_ids: Sequence[int]) -> npt.NDArray[np.int32]:
-        """Return the frames of each sequence, one row for each, padded with -1 (S21).
+        """Return the frames of live sequences, one row for each, padded with -1 (S21).
 
         Parameters
         ----------
         seq_ids : sequence of int
-            Live sequences.
 
         Returns
         -------
@@ -301,14 +315,11 @@ class PagedKVCache(CacheFiles):
         return self.manager.block_table(seq_ids)
 
     def gather(self, seq_id: int, *, layer: int = 0) -> tuple[Array, Array]:
-        """Read all live keys and values of a sequence.
+        """Read all live keys and values of a sequence in one layer.
 
         Parameters
         ----------
-        seq_id : int
-            A live sequence.
-        layer : int
-            Layer.
+        seq_id, layer : int
 
         Returns
         -------

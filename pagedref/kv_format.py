@@ -128,7 +128,7 @@ class KVFormat:
         def refuse(argument: str, got: object, need: str) -> None:
             raise ContractError(f"KVFormat: {argument} is wrong, got {got!r}, need {need}")
 
-        if self.kind not in KINDS:
+        if not isinstance(self.kind, str) or self.kind not in KINDS:
             refuse("kind", self.kind, f"one of {', '.join(KINDS)} (S15)")
         if self.granularity is not None and self.granularity not in GRANULARITIES:
             refuse("granularity", self.granularity, f"None or one of {', '.join(GRANULARITIES)} (S17)")
@@ -136,8 +136,11 @@ class KVFormat:
             refuse("granularity", None, f"a granularity for {self.kind}: integers mean nothing without a scale (S16)")
         if (self.granularity == "group") != (self.group_size is not None):
             refuse("group_size", self.group_size, "a number exactly for granularity 'group' (S17)")
-        if self.group_size is not None and self.group_size < 1:
-            refuse("group_size", self.group_size, ">= 1 (S17)")
+        whole = isinstance(self.group_size, int | np.integer) and not isinstance(self.group_size, bool)
+        if self.group_size is not None and (not whole or self.group_size < 1):
+            refuse("group_size", self.group_size, "an integer >= 1 (S17)")
+        if not isinstance(self.zero_point, bool):
+            refuse("zero_point", self.zero_point, "True or False (S17)")
         if self.computed and not np.isfinite(KINDS[self.kind].largest):
             refuse("granularity", self.granularity, "a kind that saturates for scales computed at the write (S17)")
         if self.zero_point and (not self.integer or not self.computed):
@@ -196,10 +199,13 @@ class KVFormat:
         ContractError
             If the type is none of a cache.
         """
-        kind = _BY_DTYPE.get(np.dtype(dtype))
+        try:
+            kind = _BY_DTYPE.get(np.dtype(dtype))
+        except TypeError:
+            kind = None
         if kind is None:
             known = ", ".join(str(each.dtype) for each in KINDS.values())
-            raise ContractError(f"KVFormat.of: dtype is no storage type, got {np.dtype(dtype)}, need one of {known}")
+            raise ContractError(f"KVFormat.of: dtype is no storage type, got {dtype}, need one of {known}")
         return KVFormat(kind.name, "tensor" if kind.integer else None)
 
     @property

@@ -18,6 +18,7 @@ from pagedref import validate
 __all__ = ["AttentionOptions", "attention_options"]
 
 IndexArray = npt.NDArray[np.int64]
+_FAR = 1 << 62  # beyond every position; sums with positions stay in 64 bits
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,22 @@ class AttentionOptions:
         return start, np.maximum(stop, 0)
 
 
-def _number(function: str, name: str, value: object, rule: str, *, positive: bool = False) -> float:
-    """Read a finite real number."""
+def _number(
+    function: str, name: str, value: object, dtype: npt.DTypeLike, rule: str, *, positive: bool = False
+) -> float:
+    """Read a real number that is finite, and positive where it must be, in the accumulator type."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         validate.fail(function, name, "is not a number", repr(value), rule)
-    if not math.isfinite(value) or (positive and value <= 0):
-        validate.fail(function, name, "is out of range", value, rule)
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = float(np.asarray(number).astype(dtype))
+    far = positive and number > 0 and math.isinf(narrow)  # a cap beyond the type caps nothing (L13)
+    if not math.isfinite(number) or not (math.isfinite(narrow) or far) or (positive and narrow <= 0):
+        validate.fail(function, name, "is out of range", value, f"{rule} in {np.dtype(dtype)}")
+    return number
 
 
 def _count(function: str, name: str, value: object, least: int, rule: str) -> int:
@@ -105,7 +115,7 @@ def _count(function: str, name: str, value: object, least: int, rule: str) -> in
         validate.fail(function, name, "is not an integer", repr(value), rule)
     if value < least:
         validate.fail(function, name, "is too small", value, rule)
-    return int(value)
+    return min(int(value), _FAR)
 
 
 def _window(function: str, window: object) -> tuple[int | None, int | None]:
@@ -129,12 +139,14 @@ def _per_head(
     """Read one number per query head."""
     if values is None:
         return None
-    bad = ~np.isfinite(values) & ~(np.isneginf(values) & negative_infinity)
+    with np.errstate(over="ignore"):
+        narrow = values.astype(dtype)
+    bad = ~np.isfinite(narrow) & ~(np.isneginf(values) & negative_infinity)
     if bad.any():
         at = int(np.argmax(bad))
         rule = "finite or -inf = no sink (S11)" if negative_infinity else "finite (S6)"
         validate.fail(function, name, f"is out of range at head {at}", values[at], rule)
-    return values.astype(dtype)
+    return narrow
 
 
 def attention_options(
@@ -178,7 +190,9 @@ def attention_options(
     left, right = _window(function, window)
     return AttentionOptions(
         sm_scale=(
-            1.0 / math.sqrt(head_dim) if sm_scale is None else _number(function, "sm_scale", sm_scale, "finite (S1)")
+            1.0 / math.sqrt(head_dim)
+            if sm_scale is None
+            else _number(function, "sm_scale", sm_scale, dtype, "finite (S1)")
         ),
         causal=causal,
         window_left=left,
@@ -189,7 +203,9 @@ def attention_options(
             else _count(function, "attention_chunk", attention_chunk, 1, "C >= 1, None is off (S5)")
         ),
         softcap=(
-            None if softcap is None else _number(function, "softcap", softcap, "> 0, None is off (S2)", positive=True)
+            None
+            if softcap is None
+            else _number(function, "softcap", softcap, dtype, "> 0, None is off (S2)", positive=True)
         ),
         alibi_slopes=_per_head(function, "alibi_slopes", alibi_slopes, dtype, negative_infinity=False),
         sinks=_per_head(function, "sinks", sinks, dtype, negative_infinity=True),

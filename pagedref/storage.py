@@ -56,6 +56,27 @@ class Storage:
         """Whether a scale covers a frame or a slot of one head, without zero points: one factor of a score."""
         return self.scale is not None and self.scale.ndim in (2, 3) and self.zero is None
 
+    def check_frames(self, function: str, name: str, frames: Any) -> None:
+        """Refuse scales of frames in use that are no scales; those of frames without content may hold anything.
+
+        Parameters
+        ----------
+        function, name : str
+            Operation and argument.
+        frames : array of int64
+            Frames that are read or written.
+
+        Raises
+        ------
+        ContractError
+            A scale is not positive and finite (S17).
+        """
+        if self.scale is not None and self.scale.ndim == 2:
+            scales = self.scale[frames]
+            if not ((scales > 0) & np.isfinite(scales)).all():
+                rule = "finite and > 0 for frames in use (S17)"
+                validate.fail(function, name, "is out of range", float(scales.min()), rule)
+
     def of_frames(self, frames: Any) -> tuple[Any, Any]:
         """Return scales and zero points of some frames, to broadcast against (frames, page_size, num_kv_heads).
 
@@ -163,7 +184,8 @@ def storage(function: str, side: str, cache: Any, dims: Mapping[str, int], keywo
         try:
             form = KVFormat(kind, granularity, group or (1 if granularity == "group" else None), zero is not None)
         except ContractError as error:
-            validate.fail(function, f"{side}_zero", "does not fit the format", f"zero points for {kind}", str(error))
+            what, found = ("zero", "zero points") if zero is not None else ("scale", f"{granularity} scales")
+            validate.fail(function, f"{side}_{what}", "does not fit the format", f"{found} for {kind}", str(error))
     else:
         validate.fail(function, "kv_format", "is not a format", repr(given), "a KVFormat, the name of a kind, or None")
     if cache.dtype != form.dtype:
@@ -186,8 +208,12 @@ def _numbers(function: str, name: str, value: Any) -> Float32 | None:
     """Read scales: a number, or an array of float32 that is kept as it is."""
     if value is None:
         return None
-    if isinstance(value, int | float | np.floating) and not isinstance(value, bool):
-        return np.asarray(value, np.float32)
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            with np.errstate(over="ignore"):
+                return np.asarray(float(value)).astype(np.float32)
+        except OverflowError:
+            validate.fail(function, name, "is out of range", value, "a number of float32 (S17)")
     if getattr(value, "dtype", None) != np.float32:
         got = getattr(value, "dtype", type(value).__name__)
         validate.fail(function, name, "has the wrong type", got, "a number or an array of float32 (S17)")

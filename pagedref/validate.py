@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pagedref.contract import DTYPES, EXTENDED_OPERATIONS, NOT_BUILT, OPERATIONS, Array
 from pagedref.errors import ContractError
 
-__all__ = ["arrays", "built", "copies", "csr", "fail", "heads", "qo_lens", "slots"]
+__all__ = ["arrays", "built", "copies", "csr", "fail", "heads", "qo_lens", "slots", "writable"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -29,11 +29,6 @@ def fail(function: str, argument: str, wrong: str, got: object, need: str) -> No
     ----------
     function, argument, wrong, got, need
         The parts of ``<function>: <argument> <what is wrong>, got <value>, need <rule>``.
-
-    Raises
-    ------
-    ContractError
-        Always.
     """
     raise ContractError(f"{function}: {argument} {wrong}, got {got}, need {need}")
 
@@ -48,6 +43,23 @@ def _parsed(function: str) -> tuple[tuple[Array, tuple[tuple[str, int], ...], st
         text = "(" + ", ".join(map(str, spec.shape)) + ("," if len(spec.shape) == 1 else "") + ")"
         result.append((spec, tuple(pairs), text))
     return tuple(result)
+
+
+_NEVER_EMPTY = frozenset({"head_dim", "v_head_dim", "rank", "page_size", "num_qo_heads", "num_kv_heads"})
+
+
+def writable(function: str, name: str, array: Any) -> None:
+    """Refuse a read-only array that is to be written, with a ContractError.
+
+    Parameters
+    ----------
+    function, name : str
+        Operation and argument.
+    array : array
+        Arrays without flags (of other libraries) are taken as they are.
+    """
+    if not getattr(getattr(array, "flags", None), "writeable", True):
+        fail(function, name, "is read-only", "a read-only array", "an array that can be written")
 
 
 @cache
@@ -97,7 +109,11 @@ def arrays(function: str, backend: str, given: Mapping[str, Any]) -> dict[str, i
             fail(function, spec.name, "has the wrong number of dimensions", tuple(array.shape), text)
         if array.dtype not in _types(backend, spec.dtype):
             fail(function, spec.name, "has the wrong type", array.dtype, " or ".join(DTYPES[backend][spec.dtype]))
+        if spec.written:
+            writable(function, spec.name, array)
         for (name, extra), size in zip(pairs, array.shape, strict=True):
+            if size < 1 and name in _NEVER_EMPTY:
+                fail(function, spec.name, f"has an empty {name}", tuple(array.shape), f"{text} with {name} >= 1")
             known = dims.setdefault(name, size - extra)
             if known < 0 or known + extra != size:
                 rule = f"{text} with {name} = {max(known, 0)}"
@@ -161,9 +177,9 @@ def _indptr(function: str, name: str, indptr: npt.NDArray[Any], stop: int, what:
     wide = indptr.astype(np.int64)
     if wide[0] != 0 or wide[-1] != stop:
         fail(function, name, "does not span its rows", f"{wide[0]}..{wide[-1]}", f"0..{stop} = len({what})")
-    lengths = wide[1:] - wide[:-1]
-    if lengths.size and lengths.min() < 0:
-        at = int(np.argmin(lengths))
+    back = wide[1:] < wide[:-1]  # compared, not subtracted: a difference could wrap
+    if back.any():
+        at = int(np.argmax(back))
         fail(function, name, f"decreases at entry {at}", f"{wide[at]}, {wide[at + 1]}", "non-decreasing")
     return wide
 
@@ -318,6 +334,7 @@ def copies(
     for number, pool in enumerate(pools):
         if not hasattr(pool, "shape") or len(pool.shape) < 1:
             fail(function, f"arrays[{number}]", "is not an array", type(pool).__name__, "an array with a frame axis")
+        writable(function, f"arrays[{number}]", pool)
         for name, frames in (("src", wide_src), ("dst", wide_dst)):
             if frames.size and (frames.min() < 0 or frames.max() >= pool.shape[0]):
                 at = int(np.flatnonzero((frames < 0) | (frames >= pool.shape[0]))[0])

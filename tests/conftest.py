@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from pagedref import backends
 from pagedref.contract import DTYPES
+
+settings.register_profile("pagedref", deadline=None)  # a busy machine is no fault
+settings.load_profile("pagedref")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

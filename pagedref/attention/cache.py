@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pagedref import addressing, validate
 from pagedref.attention.quantize import dequantize, quantize
 from pagedref.errors import PageFault
-from pagedref.kv_format import KINDS, KVFormat
+from pagedref.kv_format import KVFormat
 from pagedref.storage import storage, unpacked
 
 __all__ = ["append_kv", "copy_frames", "gather_kv"]
@@ -58,8 +58,9 @@ def append_kv(
 
     Notes
     -----
-    Mutates: the named slots of `k_cache` and `v_cache`, and of the scales that are computed. Agreement: EXACT: divided
-    by the scale, saturated, rounded once (S16). Twin: ``pagedref_cuda.append_kv``.
+    Mutates: the named slots of `k_cache` and `v_cache`, and of the scales that are computed. Agreement: EXACT: taken as
+    float32 (float64 where the cache is), divided by the scale, saturated, rounded once (S16). New rows do not overlap
+    the caches. Twin: ``pagedref_cuda.append_kv``.
 
     Examples
     --------
@@ -80,10 +81,13 @@ def append_kv(
         slots, k, v = slots[live], k[live], v[live]
     frames = addressing.frame_of_slot(slots, dims["page_size"])
     offsets = addressing.offset_of_slot(slots, dims["page_size"])
+    for name, side, cache in zip("kv", sides, (k_cache, v_cache), strict=True):  # everything is checked before a write
+        validate.writable("append_kv", f"{name}_cache", cache)
+        side.check_frames("append_kv", f"{name}_scale", frames)
+        for what, array in (("scale", side.scale), ("zero", side.zero)):
+            if side.form.computed and array is not None:
+                validate.writable("append_kv", f"{name}_{what}", array)
     for side, rows, cache in zip(sides, (k, v), (k_cache, v_cache), strict=True):
-        if side.plain and not side.form.computed and not np.isfinite(KINDS[side.form.kind].largest):
-            cache[frames, offsets] = rows
-            continue
         scale = side.scale if side.scale is None or side.scale.ndim < 2 else side.scale[frames]
         stored, computed, zero = quantize(rows, side.form, scale)
         cache[frames, offsets] = stored

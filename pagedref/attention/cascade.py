@@ -6,7 +6,7 @@ form a monoid. Nothing here touches a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,20 @@ import numpy.typing as npt
 
 from pagedref import validate
 from pagedref.attention.decode import Window
-from pagedref.attention.levels import CascadeLevel, Segment, segments, split_levels
+from pagedref.attention.level_checks import CheckedBatch, checked_batch, signed_as, whole_number
+from pagedref.attention.levels import CascadeLevel, Segment, checked_levels, segments, split_levels
 from pagedref.attention.mla import mla_prefill
 from pagedref.attention.prefill import paged_prefill
 from pagedref.attention.state import AttentionState, add_sinks, combine
+from pagedref.call import attention_call
+from pagedref.mla_call import mla_call
 from pagedref.numerics import accumulator
-from pagedref.options import AttentionOptions, attention_options
+from pagedref.options import AttentionOptions
 
 __all__ = ["cascade_attention", "cascade_mla", "split_kv"]
 
 Array = npt.NDArray[Any]
-Attend = Callable[[CascadeLevel, dict[str, Any]], AttentionState]
+Attend = Callable[[CheckedBatch, dict[str, Any]], AttentionState]
 
 
 def _visibility(level: Sequence[Segment]) -> dict[str, Any]:
@@ -39,16 +42,14 @@ def _visibility(level: Sequence[Segment]) -> dict[str, Any]:
     return {"causal": False, "mask": [part.mask() for part in level]}
 
 
-def _merged(
-    levels: Sequence[CascadeLevel], placed: list[list[Segment]], rules: AttentionOptions, dtype: Any, attend: Attend
-) -> AttentionState:
+def _merged(levels: Sequence[CheckedBatch], rules: AttentionOptions, dtype: Any, attend: Attend) -> AttentionState:
     """Attend level by level, merge, and count the sinks once (S11)."""
     whole: AttentionState | None = None
-    for level, parts in zip(levels, placed, strict=True):
+    for level, parts in zip(levels, segments(levels, rules), strict=True):
         state = attend(level, _visibility(parts))
         lse = state.lse
         if rules.alibi_slopes is not None:  # a bias linear in distance: another origin is a number added to the row
-            shift = np.concatenate([part.first - part.positions + part.local for part in parts])
+            shift = np.concatenate([np.zeros(0), *(part.first - part.positions + part.local for part in parts)])
             lse = lse + shift[:, None].astype(lse.dtype) * rules.alibi_slopes.astype(lse.dtype)
         state = AttentionState(state.out, lse)
         # one after the other: an empty part is the identity to the bit, however many a longer neighbour brings
@@ -58,13 +59,34 @@ def _merged(
     return AttentionState(merged.out.astype(dtype, copy=False), merged.lse)
 
 
+_NO_PAGES = np.zeros(0, np.int64)
+_NOTHING = {
+    "qo_indptr": np.zeros(1, np.int64),
+    "kv_indptr": np.zeros(1, np.int64),
+    "kv_indices": _NO_PAGES,
+    "kv_last_page_len": _NO_PAGES,
+}
+
+
+def _no_rows(q: Any) -> Any:
+    """Return the queries of a batch of no sequences, to check their form."""
+    return q[:0] if isinstance(q, np.ndarray) and q.ndim else q
+
+
+def _storage_only(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a keyword of the flat form that would not mean the same by level, such as a mask or a rotation."""
+    for name in given:
+        if name not in known:
+            validate.fail(function, name, "is no keyword of a cascade", type(given[name]).__name__, " or ".join(known))
+
+
 def cascade_attention(
     q: Array,
     k_cache: Array,
     v_cache: Array,
     levels: Sequence[CascadeLevel],
     *,
-    causal: bool = True,
+    causal: bool | None = None,
     sm_scale: float | None = None,
     window: Window = None,
     attention_chunk: int | None = None,
@@ -87,8 +109,8 @@ def cascade_attention(
     levels : sequence of CascadeLevel
         Outermost first; the borders of rows of each level are among those of the next. See
         :func:`pagedref.attention.cascade_levels`.
-    causal : bool
-        Key position <= query position (S4).
+    causal : bool, optional
+        Key position <= query position (S4); true by default.
     sm_scale, window, attention_chunk, softcap, alibi_slopes, sinks
         As in ``paged_prefill``; they mean the same as in the flat form, and a sink counts once (S11).
     **stored
@@ -127,30 +149,21 @@ def cascade_attention(
     [2.0, 5.0]
     """
     name = "cascade_attention"
-    for argument, array, rank in (("q", q, 3), ("k_cache", k_cache, 4)):
-        if getattr(array, "ndim", 0) != rank:
-            validate.fail(name, argument, "has the wrong number of dimensions", np.shape(array), f"{rank} dimensions")
-    dtype = accumulator(q.dtype)
-    rules = attention_options(
-        name,
-        q.shape[2],
-        dtype,
-        causal=causal,
-        sm_scale=sm_scale,
-        window=window,
-        attention_chunk=attention_chunk,
-        softcap=softcap,
-        alibi_slopes=alibi_slopes,
-        sinks=sinks,
-    )
-    placed = segments(name, levels, len(q), k_cache.shape[0], k_cache.shape[1], rules)
-    wide = q.astype(dtype, copy=False)  # states are rounded to the type of q once, at the end
+    _storage_only(name, stored, ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero"))
+    arrays = {"k_cache": k_cache, "v_cache": v_cache, "alibi_slopes": alibi_slopes, "sinks": sinks, **_NOTHING}
+    keywords: dict[str, Any] = {"sm_scale": sm_scale, "softcap": softcap, **stored}
+    bounds = {"causal": causal, "window": window, "attention_chunk": attention_chunk}
+    with signed_as(name, "paged_prefill"):  # everything but the levels
+        call = attention_call("paged_prefill", "numpy", {"q": _no_rows(q), **arrays}, {**keywords, **bounds})
+    checked = checked_levels(name, levels, k_cache.shape[1], num_tokens=len(q), num_frames=k_cache.shape[0])
+    wide = q.astype(accumulator(q.dtype), copy=False)  # states are rounded to the type of q once, at the end
 
-    def attend(level: CascadeLevel, visible: dict[str, Any]) -> AttentionState:
-        keywords = {"sm_scale": sm_scale, "softcap": softcap, "alibi_slopes": alibi_slopes, **visible, **stored}
-        return paged_prefill(wide, level.qo_indptr, k_cache, v_cache, *level[1:], **keywords)
+    def attend(level: CheckedBatch, visible: dict[str, Any]) -> AttentionState:
+        given = {"alibi_slopes": alibi_slopes, **keywords, **visible}
+        with signed_as(name, "paged_prefill"):
+            return paged_prefill(wide, level.qo_indptr, k_cache, v_cache, *level[1:4], **given)
 
-    return _merged(levels, placed, rules, q.dtype, attend)
+    return _merged(checked, call.options, q.dtype, attend)
 
 
 def cascade_mla(
@@ -161,7 +174,7 @@ def cascade_mla(
     levels: Sequence[CascadeLevel],
     *,
     sm_scale: float | None = None,
-    causal: bool = True,
+    causal: bool | None = None,
     window: Window = None,
     attention_chunk: int | None = None,
     softcap: float | None = None,
@@ -176,8 +189,8 @@ def cascade_mla(
         As in ``mla_prefill``.
     levels : sequence of CascadeLevel
         As in :func:`cascade_attention`.
-    causal : bool
-        Key position <= query position (S4).
+    causal : bool, optional
+        Key position <= query position (S4); true by default.
     **stored
         Keywords of quantised caches, as in ``mla_prefill``.
 
@@ -207,29 +220,26 @@ def cascade_mla(
     [1.5, 6.0]
     """
     name = "cascade_mla"
-    for argument, array in (("q_nope", q_nope), ("q_pe", q_pe), ("ckv_cache", ckv_cache)):
-        if getattr(array, "ndim", 0) != 3:
-            validate.fail(name, argument, "has the wrong number of dimensions", np.shape(array), "3 dimensions")
+    parts = [f"{side}_{part}" for side in ("ckv", "kpe") for part in ("format", "scale", "zero")]
+    _storage_only(name, stored, parts)
+    if np.shape(q_pe)[:1] != np.shape(q_nope)[:1]:
+        validate.fail(name, "q_pe", "has the wrong shape", np.shape(q_pe), f"as many rows as q_nope {np.shape(q_nope)}")
+    queries = {"q_nope": _no_rows(q_nope), "q_pe": _no_rows(q_pe)}
+    arrays = {"ckv_cache": ckv_cache, "kpe_cache": kpe_cache, "sinks": sinks, **_NOTHING}
+    keywords: dict[str, Any] = {"sm_scale": sm_scale, "softcap": softcap, **stored}
+    bounds = {"causal": causal, "window": window, "attention_chunk": attention_chunk}
+    with signed_as(name, "mla_prefill"):  # everything but the levels
+        rules = mla_call("mla_prefill", "numpy", {**queries, **arrays}, {**keywords, **bounds}).call.options
+    checked = checked_levels(name, levels, ckv_cache.shape[1], num_tokens=len(q_nope), num_frames=ckv_cache.shape[0])
     dtype = accumulator(q_nope.dtype)
-    rules = attention_options(
-        name,
-        q_nope.shape[2],
-        dtype,
-        causal=causal,
-        sm_scale=sm_scale,
-        window=window,
-        attention_chunk=attention_chunk,
-        softcap=softcap,
-        sinks=sinks,
-    )
-    placed = segments(name, levels, len(q_nope), ckv_cache.shape[0], ckv_cache.shape[1], rules)
     wide = q_nope.astype(dtype, copy=False), q_pe.astype(dtype, copy=False)
 
-    def attend(level: CascadeLevel, visible: dict[str, Any]) -> AttentionState:
-        keywords = {"sm_scale": sm_scale, "softcap": softcap, **visible, **stored}
-        return mla_prefill(*wide, level.qo_indptr, ckv_cache, kpe_cache, *level[1:], **keywords)
+    def attend(level: CheckedBatch, visible: dict[str, Any]) -> AttentionState:
+        given = {**keywords, **visible}
+        with signed_as(name, "mla_prefill"):
+            return mla_prefill(*wide, level.qo_indptr, ckv_cache, kpe_cache, *level[1:4], **given)
 
-    return _merged(levels, placed, rules, q_nope.dtype, attend)
+    return _merged(checked, rules, q_nope.dtype, attend)
 
 
 def split_kv(
@@ -281,9 +291,12 @@ def split_kv(
     >>> split_kv(q, row([0, 1]), *pages, pages_per_part=2).out.ravel().tolist()
     [2.0]
     """
-    flat = CascadeLevel(*(np.asarray(part) for part in (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)))
+    flat = CascadeLevel(qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
     if getattr(k_cache, "ndim", 0) != 4:
         validate.fail("split_kv", "k_cache", "has the wrong number of dimensions", np.shape(k_cache), "4 dimensions")
-    validate.csr("split_kv", *flat[1:], k_cache.shape[0], k_cache.shape[1])
+    pages_per_part = whole_number("split_kv", "pages_per_part", pages_per_part, most=None)
+    num_tokens = len(q) if getattr(q, "ndim", 0) == 3 else None  # anything else is refused below
+    checked_batch("split_kv", flat, k_cache.shape[1], num_tokens=num_tokens, num_frames=k_cache.shape[0])
     levels = split_levels(flat, page_size=k_cache.shape[1], pages_per_part=pages_per_part)
-    return cascade_attention(q, k_cache, v_cache, levels, **keywords)
+    with signed_as("split_kv", "cascade_attention"):
+        return cascade_attention(q, k_cache, v_cache, levels, **keywords)

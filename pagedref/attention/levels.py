@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import validate
-from pagedref.addressing import kv_len, num_pages, page_of
+from pagedref.addressing import num_pages, page_of
+from pagedref.attention.level_checks import CheckedBatch, checked_batch, flag, whole_number
 from pagedref.options import AttentionOptions
 
-__all__ = ["CascadeLevel", "Segment", "Work", "cascade_levels", "cascade_work", "segments", "split_levels"]
+__all__ = [
+    "CascadeLevel", "Segment", "Work", "cascade_levels", "cascade_work", "checked_levels", "segments", "split_levels",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 IndexArray = npt.NDArray[np.int64]
@@ -93,30 +96,25 @@ class Segment:
         return (keys >= self.start[:, None]) & (keys < self.stop[:, None])
 
 
-def segments(
-    function: str,
-    levels: Sequence[CascadeLevel],
-    num_tokens: int,
-    num_frames: int,
-    page_size: int,
-    rules: AttentionOptions,
-) -> list[list[Segment]]:
-    """Check levels and place every segment and every row on the axis of positions.
+def checked_levels(
+    function: str, levels: object, page_size: int, *, num_tokens: int | None = None, num_frames: int | None = None
+) -> list[CheckedBatch]:
+    """Check the levels of a cascade.
 
     Parameters
     ----------
     function : str
         Name for error texts.
-    levels : sequence of CascadeLevel
-        Outermost first; each level's row borders are among those of the next.
-    num_tokens, num_frames, page_size : int
-        Rows, and geometry of the pool.
-    rules : AttentionOptions
-        Which positions a row sees.
+    levels : object
+        As given: levels, outermost first; each level's row borders are among those of the next.
+    page_size : int
+        Positions in a page.
+    num_tokens, num_frames : int, optional
+        Rows and frames; by default as many as the first level has rows, and as the levels name.
 
     Returns
     -------
-    list of lists of Segment
+    list of CheckedBatch
         By level.
 
     Raises
@@ -124,20 +122,40 @@ def segments(
     ContractError
         Levels are missing, not nested, or not sound.
     """
-    if not len(levels):
+    if not isinstance(levels, list | tuple) or isinstance(levels, CascadeLevel):
+        validate.fail(function, "levels", "is no list of levels", type(levels).__name__, "a list of CascadeLevel")
+    if not levels:
         validate.fail(function, "levels", "is empty", len(levels), "one level or more")
-    spans: list[tuple[IndexArray, IndexArray]] = []
+    checked: list[CheckedBatch] = []
     for depth, level in enumerate(levels):
         where = f"{function}: levels[{depth}]"
-        rows = validate.qo_lens(where, np.asarray(level.qo_indptr), num_tokens)
-        pages = [np.asarray(part) for part in level[1:]]
-        if not len(rows) - 1 == len(pages[0]) - 1 == len(pages[2]):
-            got = (len(rows) - 1, len(pages[0]) - 1, len(pages[2]))
-            validate.fail(where, "qo_indptr", "does not fit kv_indptr and kv_last_page_len", got, "equal counts")
-        if spans and not np.isin(spans[-1][0], rows).all():
-            border = int(spans[-1][0][~np.isin(spans[-1][0], rows)][0])
-            validate.fail(where, "qo_indptr", "is not nested", f"no border at row {border}", "those of the level above")
-        spans.append((rows, validate.csr(where, pages[0], pages[1], pages[2], num_frames, page_size)[2]))
+        batch = checked_batch(where, level, page_size, num_tokens=num_tokens, num_frames=num_frames)
+        num_tokens = int(batch.qo_indptr[-1])
+        missing = np.setdiff1d(checked[-1].qo_indptr, batch.qo_indptr) if checked else np.empty(0, np.int64)
+        if missing.size:
+            border = f"no border at row {missing[0]}"
+            validate.fail(where, "qo_indptr", "is not nested", border, "those of the level above")
+        checked.append(batch)
+    return checked
+
+
+def segments(levels: Sequence[CheckedBatch], rules: AttentionOptions) -> list[list[Segment]]:
+    """Place every segment and every row on the axis of positions.
+
+    Parameters
+    ----------
+    levels : sequence of CheckedBatch
+        Of :func:`checked_levels`.
+    rules : AttentionOptions
+        Which positions a row sees.
+
+    Returns
+    -------
+    list of lists of Segment
+        By level.
+    """
+    spans = [(level.qo_indptr, level.kv_lens) for level in levels]
+    num_tokens = int(spans[-1][0][-1])
     row = np.arange(num_tokens)
     owners = [np.searchsorted(rows, row, "right") - 1 for rows, _ in spans]  # (num_tokens,) each
     lengths = [lens[owner] for (_, lens), owner in zip(spans, owners, strict=True)]
@@ -189,11 +207,10 @@ def cascade_work(levels: Sequence[CascadeLevel], page_size: int, *, causal: bool
     >>> cascade_work(cascade_levels(*flat, page_size=2), 2)
     Work(keys_read=5, products=9)
     """
-    num_tokens = int(np.asarray(levels[0].qo_indptr)[-1]) if len(levels) else 0
-    frames = 1 + max((int(np.asarray(level.kv_indices).max(initial=-1)) for level in levels), default=-1)
-    rules = AttentionOptions(1.0, causal)
+    page_size = whole_number("cascade_work", "page_size", page_size)
+    rules = AttentionOptions(1.0, flag("cascade_work", "causal", causal))
     read = products = 0
-    for level in segments("cascade_work", levels, num_tokens, frames, page_size, rules):
+    for level in segments(checked_levels("cascade_work", levels, page_size), rules):
         for part in level:
             counts = np.maximum(part.stop - part.start, 0)
             if counts.any():
@@ -222,6 +239,11 @@ def cascade_levels(
         Outermost first: a level for each depth at which runs of two or more sequences name the same full pages, which
         hold none of their query rows; the last level holds what each has for itself. One level if nothing is shared.
 
+    Raises
+    ------
+    ContractError
+        The batch is not sound.
+
     Examples
     --------
     >>> row = np.array
@@ -229,8 +251,9 @@ def cascade_levels(
     >>> [level.kv_indices.tolist() for level in levels]
     [[5], [0, 1]]
     """
-    rows, indptr, frames = (np.asarray(part, np.int64) for part in (qo_indptr, kv_indptr, kv_indices))
-    lengths = kv_len(np.diff(indptr), np.asarray(kv_last_page_len), page_size)
+    page_size = whole_number("cascade_levels", "page_size", page_size)
+    batch = checked_batch("cascade_levels", (qo_indptr, kv_indptr, kv_indices, kv_last_page_len), page_size)
+    rows, indptr, frames, last_page_len, lengths = batch
     tables = [frames[begin:end].tolist() for begin, end in pairwise(indptr)]
     full = (np.maximum(lengths - np.diff(rows), 0) // page_size).tolist()  # pages before the first query row
     groups = [range(len(tables))] if tables else []
@@ -254,7 +277,7 @@ def cascade_levels(
                 taken[at] += len(pages)
         groups = runs
     own = [table[start:] for table, start in zip(tables, taken, strict=True)]
-    last = [int(size) if pages else 0 for pages, size in zip(own, np.asarray(kv_last_page_len), strict=True)]
+    last = [int(size) if pages else 0 for pages, size in zip(own, last_page_len, strict=True)]
     return [*levels, _level(rows, own, last)]
 
 
@@ -300,7 +323,7 @@ def split_levels(level: CascadeLevel, *, page_size: int, pages_per_part: int) ->
     Raises
     ------
     ContractError
-        `pages_per_part` is below 1.
+        `pages_per_part` is below 1, or the batch is not sound.
 
     Examples
     --------
@@ -310,16 +333,17 @@ def split_levels(level: CascadeLevel, *, page_size: int, pages_per_part: int) ->
     >>> [(part.kv_indices.tolist(), part.kv_last_page_len.tolist()) for part in parts]
     [([7, 8, 4], [4, 1]), ([9], [2, 0])]
     """
-    if pages_per_part < 1:
-        validate.fail("split_levels", "pages_per_part", "is too small", pages_per_part, ">= 1")
-    starts, counts = np.asarray(level.kv_indptr)[:-1], np.diff(np.asarray(level.kv_indptr))
+    page_size = whole_number("split_levels", "page_size", page_size)
+    pages_per_part = whole_number("split_levels", "pages_per_part", pages_per_part, most=None)
+    rows, indptr, frames, last_page_len, _ = checked_batch("split_levels: level", level, page_size)
+    starts, counts = indptr[:-1], np.diff(indptr)
     parts = []
     for first in range(0, max(int(counts.max(initial=0)), 1), pages_per_part):
         pages = [
-            level.kv_indices[start + min(first, count) : start + min(first + pages_per_part, count)].tolist()
-            for start, count in zip(starts, counts, strict=True)
+            frames[start + min(first, count) : start + min(first + pages_per_part, count)].tolist()
+            for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
         ]
         ends = first + np.array([len(part) for part in pages], np.int64) == counts
-        last = np.where(ends, np.asarray(level.kv_last_page_len), page_size) * [bool(part) for part in pages]
-        parts.append(_level(np.asarray(level.qo_indptr, np.int64), pages, last.tolist()))
+        last = np.where(ends, last_page_len, page_size) * np.array([len(part) > 0 for part in pages], np.int64)
+        parts.append(_level(rows, pages, last.tolist()))
     return parts

@@ -16,6 +16,7 @@ from typing import Any
 __all__ = ["for_each", "num_threads"]
 
 _LARGE = 1 << 21  # bytes in a piece from which on a second thread gains more than taking turns costs
+_MOST = 64
 _lock = Lock()
 
 
@@ -32,7 +33,7 @@ def num_threads() -> int:
         return 1
     wanted = os.environ.get("PAGEDREF_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
+        return min(int(wanted), _MOST)
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows
@@ -53,6 +54,17 @@ def _controller() -> Any:
 def _pool(size: int) -> ThreadPoolExecutor:
     """Return the threads, started once."""
     return ThreadPoolExecutor(size, thread_name_prefix="pagedref")
+
+
+def _forget_threads() -> None:
+    """Begin anew in a forked process: the threads of the parent are not there."""
+    global _lock
+    _lock = Lock()
+    _pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 def for_each(work: Callable[[int], None], sizes: Sequence[int]) -> None:

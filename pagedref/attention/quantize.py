@@ -98,13 +98,14 @@ def choose_scales(rows: Float32, form: KVFormat) -> tuple[Float32, Float32 | Non
     Returns
     -------
     scale : array (...) of float32
-        Positive, finite, never subnormal.
+        Positive and finite; subnormal only where a range is one subnormal value.
     zero : array (...) of float32 or None
         An integer; None without zero points.
 
     Notes
     -----
-    Infinities and NaNs take no part in a range. A range that is one value c has scale ``|c|``, so that it is stored as
+    Infinities and NaNs take no part in a range. Zero points are whole numbers, of any size where a range is narrow and
+    far from 0. A range that is one value c has scale ``|c|``, so that it is stored as
     1 or -1 beside the zero point and comes back exactly; 0 has scale 1 (P32).
 
     Examples
@@ -118,11 +119,14 @@ def choose_scales(rows: Float32, form: KVFormat) -> tuple[Float32, Float32 | Non
         high = np.where(finite, rows, np.float32(-np.inf)).max(axis=-1, initial=-np.inf)
     low, high = np.where(low > high, np.float32(0), low), np.where(low > high, np.float32(0), high)
     single = low == high
-    one_value = np.where(low == 0, np.float32(1), np.maximum(np.abs(low), _SMALLEST))
+    one_value = np.where(low == 0, np.float32(1), np.abs(low))
     low, high = np.clip(low, -_LARGEST, _LARGEST), np.clip(high, -_LARGEST, _LARGEST)
     if form.zero_point:
         steps = np.float32(15 if form.kind == "int4" else 254)
-        spread = np.maximum(high / steps - low / steps, _SMALLEST)
+        with np.errstate(over="ignore"):
+            width = high - low  # exact for neighbours, so that the zero point stays finite; too wide only far apart
+        step = np.where(np.isfinite(width), width / steps, high / steps - low / steps)
+        spread = np.maximum(step, _SMALLEST)
         lowest = np.float32(0 if form.kind == "int4" else -127)
         zero = np.where(single, np.float32(lowest + 8), lowest + np.rint(-low / np.where(single, 1, spread)))
         return np.where(single, one_value, spread).astype(np.float32), zero.astype(np.float32)
@@ -166,7 +170,8 @@ def quantize(
     if kind.name == "float64":
         wide = values.astype(np.float64)
         return Quantized(wide if scale is None else wide / scale[..., None], None, None)
-    numbers = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32, copy=False)
     computed: Float32 | None = None
     origin: Float32 | None = None
     if form.computed:
@@ -193,6 +198,8 @@ def quantize(
             if kind.name == "int4":
                 return Quantized(pack_int4(whole.astype(np.int8).view(np.uint8) & np.uint8(15)), computed, origin)
             return Quantized(whole.astype(np.int8), computed, origin)
+        if kind.name == "float32":
+            return Quantized(ratio, None, None)
         if np.isfinite(kind.largest):
             ratio = np.clip(ratio, np.float32(-kind.largest), np.float32(kind.largest))  # NaN stays
         return Quantized(ratio.astype(kind.dtype), computed, origin)

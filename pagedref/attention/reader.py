@@ -30,7 +30,9 @@ def _as_frames(cache: Array) -> tuple[Array, int] | None:
         return None
     step = stride // page.nbytes
     shape = ((cache.shape[0] - 1) * step + 1, *cache.shape[1:])
-    return np.lib.stride_tricks.as_strided(cache, shape, (page.nbytes, *cache.strides[1:]), writeable=False), step
+    words = cache.view(f"u{cache.itemsize}")  # `as_strided` does not know every type
+    view = np.lib.stride_tricks.as_strided(words, shape, (page.nbytes, *cache.strides[1:]), writeable=False)
+    return view.view(cache.dtype), step
 
 
 class Reader(Protocol):

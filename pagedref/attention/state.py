@@ -144,11 +144,21 @@ def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = N
     """
     validate.arrays("merge_states", "numpy", {"out": out, "lse": lse})
     if out_state is not None:
+        if not isinstance(out_state, tuple | list) or len(out_state) != 2:
+            validate.fail("merge_states", "out_state", "is not a state", type(out_state).__name__, "a pair (out, lse)")
         for name, target, shape in (("out", out_state[0], out.shape[1:]), ("lse", out_state[1], lse.shape[1:])):
             if getattr(target, "shape", None) != shape:
                 got = getattr(target, "shape", type(target).__name__)
                 validate.fail("merge_states", f"out_state.{name}", "has the wrong shape", got, str(shape))
-    merged = combine(out, lse.astype(accumulator(out.dtype), copy=False))
+            if np.dtype(target.dtype).kind in "biuc":
+                validate.fail("merge_states", f"out_state.{name}", "has the wrong type", target.dtype, "a float type")
+            validate.writable("merge_states", f"out_state.{name}", target)
+    with np.errstate(over="ignore"):
+        narrow = lse.astype(accumulator(out.dtype), copy=False)
+    if narrow is not lse and (np.isinf(narrow) & np.isfinite(lse)).any():
+        rule = f"numbers of {narrow.dtype} where out is {out.dtype}"
+        validate.fail("merge_states", "lse", "is out of range", float(np.nanmax(np.abs(lse))), rule)
+    merged = combine(out, narrow)
     if out_state is None:
         return AttentionState(merged.out.astype(out.dtype, copy=False), merged.lse)
     out_state[0][...] = merged.out

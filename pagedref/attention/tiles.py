@@ -175,8 +175,6 @@ def attend_rows(
     sides = call.keys.whole, call.values.whole
     grouped = query.reshape(rows, num_kv_heads, group, -1).transpose(1, 0, 2, 3)  # (num_kv_heads, rows, group, dim)
     scaled = np.multiply(grouped, dtype.type(call.options.sm_scale), dtype=dtype, order="C")
-    if sides[0] is not None:
-        scaled *= sides[0].reshape(-1, 1, 1, 1)  # one factor of all keys of a head
     scaled = scaled.reshape(num_kv_heads, rows * group, -1)  # (num_kv_heads, rows * group, head_dim)
     top = np.full((num_kv_heads, rows * group, 1), lowest, dtype)
     total = np.zeros_like(top)
@@ -188,7 +186,9 @@ def attend_rows(
         if rotary is not None:
             keys = rotary.apply(keys, view.key_positions(first, live))
         scores = _scores(scaled, keys)  # (num_kv_heads, rows * group, live)
-        if key_scale is not None:
+        if sides[0] is not None:
+            scores *= sides[0].reshape(-1, 1, 1)  # one factor of all keys of a head
+        elif key_scale is not None:
             scores *= key_scale.T[:, None]
         for modify in modifiers:
             by_row = scores.reshape(num_kv_heads, rows, group, live)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pagedref import validate
 from pagedref.options import AttentionOptions
 
 __all__ = ["ScoreModifier", "alibi_slopes", "score_modifiers"]
@@ -101,7 +102,9 @@ def alibi_slopes(num_heads: int) -> npt.NDArray[np.float64]:
     >>> (1 / alibi_slopes(6)).tolist()
     [4.0, 16.0, 64.0, 256.0, 2.0, 8.0]
     """
-    power = 1 << (num_heads.bit_length() - 1)
+    if not isinstance(num_heads, int | np.integer) or num_heads < 1:
+        validate.fail("alibi_slopes", "num_heads", "is out of range", repr(num_heads), "an integer >= 1 (S6)")
+    power = 1 << (int(num_heads).bit_length() - 1)
     slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
     extra = 2.0 ** (-8.0 * np.arange(1, 2 * power + 1, 2) / (2 * power))
     return np.concatenate([slopes, extra])[:num_heads]

@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pagedref.errors import OutOfFrames
+from pagedref.errors import ContractError, OutOfFrames
 from pagedref.memory._entries import PRESENT, WRITABLE, frames_of, pack
 from pagedref.memory._match import Match, find_match
+from pagedref.memory._numbers import whole_number
 from pagedref.memory._plans import CopyPlan, Reservation
 from pagedref.memory._swapping import Swapping
 from pagedref.memory.events import Reserved
 from pagedref.memory.prefix import PrefixHit
 from pagedref.memory.pressure import Claim, Need, choose_victims
 from pagedref.memory.radix import RadixTree
+from pagedref.ragged import int_array
 
-__all__ = ["Admitted", "Pressure"]
+__all__ = ["Admitted", "Pressure", "check_amounts"]
 
 NONE = np.empty(0, dtype=np.int64)
 DEFAULTS: dict[str, Any] = {"adapter": None, "salt": None, "media": (), "recompute_last": True}
@@ -38,6 +40,13 @@ class Admitted(NamedTuple):
     seq_id: int
     hit: PrefixHit
     plan: CopyPlan
+
+
+def check_amounts(function: str, num_tokens: Any, watermark: Any) -> None:
+    """Refuse what is no number of tokens to store now, or no number of frames to leave."""
+    if num_tokens is not None:
+        whole_number(function, "num_tokens", num_tokens)
+    whole_number(function, "watermark", watermark)
 
 
 class Pressure(Swapping):
@@ -65,7 +74,8 @@ class Pressure(Swapping):
         -------
         Need
         """
-        return self._need(self._find(tokens, **keys), num_tokens, watermark)
+        check_amounts("need", num_tokens, watermark)
+        return self._need(self._find("need", tokens, **keys), num_tokens, watermark)
 
     def admit(
         self,
@@ -96,8 +106,11 @@ class Pressure(Swapping):
         ------
         OutOfFrames
             It does not fit now. Nothing was changed, nothing counted: hit pages that are only cached count as needed.
+        ContractError
+            An argument has the wrong type or range; nothing was changed.
         """
-        match = self._find(tokens, **keys)
+        check_amounts("admit", num_tokens, watermark)
+        match = self._find("admit", tokens, **keys)
         need = self._need(match, num_tokens, watermark)
         if not need.fits:
             raise OutOfFrames(
@@ -152,31 +165,43 @@ class Pressure(Swapping):
         ----------
         missing : int
             Frames that are wanted.
-        seq_ids : sequence of int
-            Who runs, the oldest first.
-        priorities : sequence of int, optional
+        seq_ids : integer array (num_seqs,)
+            Who runs, the oldest first, each named once.
+        priorities : integer array (num_seqs,), optional
             Their classes, high ones kept longer; by default all equal.
 
         Returns
         -------
         list of int
             Who goes, in order; the engine frees or swaps them.
+
+        Raises
+        ------
+        ContractError
+            A sequence that does not live or is named twice, or numbers that are not integers or not one for each.
         """
-        ids = [int(seq_id) for seq_id in seq_ids]
-        classes = [0] * len(ids) if priorities is None else [int(priority) for priority in priorities]
+        missing = whole_number("preemption", "missing", missing)
+        ids = self._sequences.seq_id[self._sequences.rows("preemption", seq_ids)].tolist()
+        given = [0] * len(ids) if priorities is None else priorities
+        classes = int_array("preemption", "priorities", given).tolist()
+        if len(classes) != len(ids):
+            raise ContractError(f"preemption: priorities has the wrong length, got {len(classes)}, need {len(ids)}")
         claims = [
             Claim(seq_id, priority, age, self.frames_released_by(seq_id), self.is_pinned(seq_id))
-            for age, (seq_id, priority) in enumerate(zip(ids, classes))
+            for age, (seq_id, priority) in enumerate(zip(ids, classes, strict=True))
         ]
         return choose_victims(claims, missing)
 
     def radix(self) -> RadixTree:
-        """Return the published pages as a radix tree, one namespace for each root message; a copy of now.
+        """Return the published pages that a prompt can hit as a radix tree, one namespace for each root message.
+
+        Pages that have no frame any more are left out with all behind them, as in `match_prefix`; so are pages with
+        media, whose tokens alone do not name them.
 
         Returns
         -------
         RadixTree
-            Its `longest_match` says to the token how far a prompt agrees.
+            A copy of now. Its `longest_match` says to the token how far a prompt agrees.
         """
         tree = RadixTree(self.page_size)
         if self._publisher is None:
@@ -191,12 +216,14 @@ class Pressure(Swapping):
             while (name := index.root_name(node)) is None:
                 chain.append(node)
                 node = int(index.parent[node])
-            tree.insert(index.tokens[chain[::-1]].reshape(-1), namespace=name)
+            chain.reverse()
+            lost = [at for at, page in enumerate(chain) if index.first_frame[page] < 0 or page in index.media]
+            tree.insert(index.tokens[chain[: lost[0] if lost else None]].reshape(-1), namespace=name)
         return tree
 
-    def _find(self, tokens: Any, **keys: Any) -> Match:
+    def _find(self, function: str, tokens: Any, **keys: Any) -> Match:
         """Look a prompt up."""
-        return find_match(self._prefix(), "admit", tokens, **(DEFAULTS | keys if keys else DEFAULTS))
+        return find_match(self._prefix(), function, tokens, **(DEFAULTS | keys if keys else DEFAULTS))
 
     def _wanted(self, match: Match, num_tokens: int | None) -> int:
         """Return the tokens beyond the hit that are to be stored now."""

@@ -54,6 +54,14 @@ class ManagerCore(MemoryViews):
             for batch in list(self._batches):
                 batch.notice(rows)
 
+    def _stepped(self, batch: Batch, rows: Int64Array) -> None:
+        """Remember that a batch reserved tokens: all other batches over its rows look again."""
+        self._last = None
+        if len(self._batches) > 1:
+            for other in list(self._batches):
+                if other is not batch:
+                    other.notice(rows)
+
     def _evicted(self, frames: Int64Array) -> None:
         """Hear from the pool that cached frames are given up."""
         self._prefix_evicted(frames)

@@ -12,6 +12,7 @@ from pagedref.errors import PageFault
 from pagedref.memory._entries import PRESENT, SHARED, frames_of, pack
 from pagedref.memory._index_audit import index_problems
 from pagedref.memory._match import Match, find_match
+from pagedref.memory._numbers import MAX_SPAN
 from pagedref.memory._views import Int64Array
 from pagedref.memory.manager import KVManager
 from pagedref.ragged import concat_ranges
@@ -34,7 +35,7 @@ class GroupMember(KVManager):
 
     def __init__(self, name: str, window: int | None, num_frames: int, page_size: int, **options: Any) -> None:
         super().__init__(num_frames, page_size, **options)
-        self.name, self.window = name, window
+        self.name, self.window = name, None if window is None else min(int(window), MAX_SPAN)
 
     def first_page(self, length: Any) -> Any:
         """Return the first page that a query at position `length` and later ones can see."""

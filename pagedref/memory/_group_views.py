@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, CorruptionError
+from pagedref.memory._admission import check_amounts
 from pagedref.memory._audit import problems
 from pagedref.memory._group_member import GroupMember
 from pagedref.memory._match import Match, PrefixStats
@@ -184,6 +185,7 @@ class GroupViews:
         -------
         Need
         """
+        check_amounts("need", num_tokens, watermark)
         return self._need(*self._find("need", tokens, keys.pop("recompute_last", True), keys), num_tokens, watermark)
 
     def stats(self) -> MemoryStats:
@@ -251,8 +253,6 @@ class GroupViews:
 
     def _wanted(self, matches: list[Match], pages: int, num_tokens: int | None) -> int:
         """Return the tokens beyond the hit that are to be stored now."""
-        if num_tokens is not None and num_tokens < 0:
-            raise ContractError(f"admit: num_tokens is out of range, got {num_tokens}, need >= 0")
         rest = int(matches[0].tokens.size) - pages * self.page_size
         return rest if num_tokens is None else min(num_tokens, rest)
 

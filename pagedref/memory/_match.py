@@ -80,7 +80,7 @@ def find_match(
     size, array = publisher.index.page_size, token_array(function, tokens)
     whole = array.size // size
     pages = array[: whole * size].reshape(whole, size)  # (pages, page_size)
-    items = media_by_page(function, media, size) if media else {}
+    items = media_by_page(function, media, size, array.size) if media != () else {}
     name = root_message(adapter, salt)
     root = publisher.index.roots.get(name, -1)
     none = np.empty(0, dtype=np.int64)

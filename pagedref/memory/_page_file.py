@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from pagedref._files import Files, write_atomic
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
 from pagedref.memory._records import (
     HEAD_BYTES,
     MAX_ALIGN,
+    MAX_PAGE,
     MIN_ALIGN,
     RECORD_BYTES,
     Head,
@@ -56,8 +58,7 @@ class PageFile:
         if not isinstance(align, int) or not MIN_ALIGN <= align <= MAX_ALIGN or align & (align - 1):
             need = f"a power of two in [{MIN_ALIGN}, {MAX_ALIGN}]"
             raise ContractError(f"DiskStore: align is wrong, got {align!r}, need {need}")
-        if isinstance(bytes_per_page, bool) or not isinstance(bytes_per_page, int | np.integer) or bytes_per_page < 1:
-            raise ContractError(f"DiskStore: bytes_per_page is wrong, got {bytes_per_page!r}, need an integer >= 1")
+        whole_number("DiskStore", "bytes_per_page", bytes_per_page, low=1, high=MAX_PAGE)
         want = Head(align, int(bytes_per_page), geometry_text(geometry))
         if not files.size(path):
             head = pack_head(want)

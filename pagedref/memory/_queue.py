@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pagedref.memory._numbers import whole_number
+
 __all__ = ["FrameQueue"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -118,7 +120,7 @@ class FrameQueue:
             In order.
         """
         found: list[npt.NDArray[np.int32]] = []
-        missing = n
+        missing = n = whole_number("pop", "n", n, high=self._size)
         while missing:
             part = self._queue[self._head : min(self._head + 2 * missing + 8, self._tail)]
             at = np.flatnonzero(self._place[part] == np.arange(self._head, self._head + part.size))[:missing]

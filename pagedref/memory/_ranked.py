@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
 
 __all__ = ["FIFO", "Priority"]
 
@@ -65,6 +66,7 @@ class _Ranked:
 
     def victims(self, n: int) -> Int64Array:
         """Choose the lowest ranks (see `EvictionPolicy`)."""
+        n = whole_number("victims", "n", n, high=self._size)
         chosen: list[int] = []
         while len(chosen) < n:
             if not self._ahead:
@@ -192,6 +194,7 @@ class Priority(_Ranked):
 
     def victims(self, n: int) -> Int64Array:
         """Choose the expired, then the lowest ranks (see `EvictionPolicy`)."""
+        n = whole_number("victims", "n", n, high=self._size)
         inside = np.flatnonzero(self._inside & (self._deadline <= self._now()))
         expired = inside[np.lexsort((self._rank[inside], self._deadline[inside]))][:n]
         self.leave(expired)

@@ -9,6 +9,7 @@ import numpy as np
 from pagedref.addressing import num_pages, offset_of, page_of
 from pagedref.errors import ContractError, PageFault
 from pagedref.memory._entries import NO_FLAG, PINNED, UNMAPPED, frames_of
+from pagedref.memory._numbers import MAX_SPAN, whole_number
 from pagedref.memory._sharing import PrefixSharing
 from pagedref.memory.events import Freed
 from pagedref.ragged import concat_ranges
@@ -90,9 +91,8 @@ class Residency(PrefixSharing):
         ContractError
             A number out of range.
         """
-        if window < 1 or sinks < 0:
-            got = f"got {window} and {sinks}, need >= 1 and >= 0"
-            raise ContractError(f"release_window: window or sinks is out of range, {got}")
+        window = min(whole_number("release_window", "window", window, low=1), MAX_SPAN)
+        sinks = min(whole_number("release_window", "sinks", sinks), MAX_SPAN)
         rows = self._present_rows("release_window", seq_ids)
         first = np.minimum(num_pages(sinks, self._page_size), self._tables.num_pages[rows])
         stop = page_of(np.maximum(self._sequences.length[rows] - window + 1, 0), self._page_size)

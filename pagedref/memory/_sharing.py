@@ -14,6 +14,7 @@ from pagedref.memory._entries import PRESENT, SHARED, WRITABLE, pack
 from pagedref.memory._index import PrefixIndex
 from pagedref.memory._index_audit import index_problems
 from pagedref.memory._match import Match, PrefixStats, find_match, keys_of, longest_child
+from pagedref.memory._numbers import whole_number
 from pagedref.memory._publish import Publisher
 from pagedref.memory._streams import Prompt, Streams
 from pagedref.memory._views import Int64Array
@@ -113,7 +114,7 @@ class PrefixSharing(ManagerCore):
         adapter, salt : None, int, str, bytes or tuple
             Who shares with whom: only prompts with the same adapter and salt find each other.
         media : iterable of Media
-            Runs of positions whose tokens stand for something else.
+            Runs of positions of the prompt whose tokens stand for something else.
         recompute_last : bool
             False lets all n tokens hit, for studies.
         partial_tail : bool
@@ -227,7 +228,8 @@ class PrefixSharing(ManagerCore):
         Returns
         -------
         list of bytes
-            One for each page from page 0 on that is published.
+            One for each page from page 0 on that is published, whether or not it has a frame now: a key names what a
+            page holds, and stays right for a page that is swapped out, released by a window or given up.
         """
         row = int(self._sequences.rows("page_keys", [seq_id])[0])
         publisher = self._publisher
@@ -256,7 +258,7 @@ class PrefixSharing(ManagerCore):
         int
             How many it was.
         """
-        frames = self._frames.give_up(min(int(n), self._frames.num_cached))
+        frames = self._frames.give_up(min(whole_number("evict", "n", n), self._frames.num_cached))
         self._last = None
         return int(frames.size)
 

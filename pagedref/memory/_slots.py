@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
+from pagedref.memory._numbers import whole_number
 from pagedref.memory.frames import FrameAllocator
 from pagedref.ragged import int_array
 
@@ -32,6 +33,7 @@ def take(store: str, slots: FrameAllocator, n: int, available: int) -> Int64Arra
     -------
     int64 array (n,)
     """
+    n = whole_number(f"{store}.alloc", "n", n)
     if n > available:
         most = f"{available} (of {slots.num_frames})"
         text = f"{store}: pages need more slots than are free, got {n}, need at most {most}"

@@ -11,8 +11,9 @@ import numpy as np
 from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames, PageFault
 from pagedref.memory._entries import AWAY, PRESENT, WRITABLE, frames_of, pack
+from pagedref.memory._numbers import whole_number
 from pagedref.memory._residency import Residency
-from pagedref.memory._views import Int64Array
+from pagedref.memory._views import MAX_TOKENS, Int64Array
 from pagedref.memory.events import Swapped
 from pagedref.memory.swap import PageStore, SwapPlan, SwapQueue
 
@@ -128,7 +129,9 @@ class Swapping(Residency):
         row = int(self._sequences.rows("swap_in", [seq_id])[0])
         away = self._away.get(row)
         if away is None or away.plan is not None:
-            raise ContractError(f"swap_in: seq_id {seq_id} is not swapped out, got one in the pool or on its way")
+            state = "the pool" if away is None else "a pending plan"
+            raise ContractError(f"swap_in: seq_id {seq_id} is not swapped out, got one in {state}, need one in a store")
+        num_tokens = whole_number("swap_in", "num_tokens", num_tokens, high=MAX_TOKENS)
         length = self._sequences.length[row]
         more = int(num_pages(length + num_tokens, self._page_size) - num_pages(length, self._page_size))
         needed, available = int(away.pages.size) + more, self.num_available
@@ -157,8 +160,18 @@ class Swapping(Residency):
         -------
         int
             Live tokens of the sequence now.
+
+        Raises
+        ------
+        ContractError
+            Another plan is older, or `good` has the wrong form; nothing was changed.
         """
         row, away = self._moving(plan)
+        if good is not None:
+            good = np.asarray(good)
+            if good.dtype != np.bool_ or good.shape != (len(plan),):
+                got, need = f"{good.dtype} {good.shape}", f"bool ({len(plan)},)"
+                raise ContractError(f"swap_done: good has the wrong form, got {got}, need {need}")
         self.swaps.done(plan)
         away.plan = None
         entries = self._tables.entries[row]

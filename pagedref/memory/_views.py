@@ -12,6 +12,7 @@ from pagedref.addressing import last_page_len, num_pages, offset_of, page_of, sl
 from pagedref.errors import ContractError, CorruptionError, PageFault
 from pagedref.memory._audit import problems
 from pagedref.memory._entries import ACCESSED, DIRTY, frames_of
+from pagedref.memory._numbers import MAX_PAGE_SIZE, whole_number
 from pagedref.memory._sequences import Sequences
 from pagedref.memory._stats import MemoryStats, measure
 from pagedref.memory._tables import TableStore
@@ -49,9 +50,7 @@ class MemoryViews:
         on_evict: Callable[[Int64Array], None] | None = None,
         pool: FrameAllocator | None = None,
     ) -> None:
-        if isinstance(page_size, bool) or not isinstance(page_size, int | np.integer) or page_size < 1:
-            raise ContractError(f"KVManager: page_size is wrong, got {page_size!r}, need an integer >= 1")
-        self._page_size = int(page_size)
+        self._page_size = whole_number("KVManager", "page_size", page_size, low=1, high=MAX_PAGE_SIZE)
         if pool is None:
             pool = FrameAllocator(num_frames, frame_order=frame_order, policy=policy, on_evict=on_evict)
         self._frames = pool

@@ -64,7 +64,8 @@ class Batch:
 
     Notes
     -----
-    The handle and the methods of the manager may be mixed; they see the same state at any time.
+    The handle, other handles and the methods of the manager may be mixed; they see the same state at any time. A handle
+    that has stepped makes others over the same sequences look again.
 
     Examples
     --------
@@ -155,7 +156,7 @@ class Batch:
             left[enter] = self._page_size - 1
         self._ends += 1
         manager._sequences.end[self._at] = self._ends
-        manager._last = None
+        manager._stepped(self, self._rows)
         if manager.on_event is not None:
             manager._tell_reserved(self._seq_ids, frames if enter.size else ())
         return BatchStep(self._slots, self._table[:, : self._width], self._ends, NOTHING)

@@ -93,6 +93,8 @@ class DiskStore(DiskBooks):
         files: Files = LOCAL,
     ) -> None:
         geometry = {} if geometry is None else geometry
+        if not isinstance(path, str | os.PathLike) or "\0" in str(path):
+            raise ContractError(f"DiskStore: path names no file, got {path!r}, need a path without NUL")
         super().__init__(num_slots, sync, lambda: PageFile(Path(path), bytes_per_page, geometry, align, files))
 
     def __repr__(self) -> str:

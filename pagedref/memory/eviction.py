@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
 from pagedref.memory._queue import FrameQueue
 from pagedref.memory._ranked import FIFO, Priority
 
@@ -188,6 +189,7 @@ class Clock:
 
     def victims(self, n: int) -> Int64Array:
         """Choose what the hand meets with its bit off (see `EvictionPolicy`)."""
+        n = whole_number("victims", "n", n, high=len(self))
         chosen: list[int] = []
         while len(chosen) < n:
             met = self._queue.pop(n - len(chosen))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
 from pagedref.memory._frame_audit import frame_problems
+from pagedref.memory._numbers import whole_number
 from pagedref.memory.eviction import EvictionPolicy, make_policy
 from pagedref.ragged import int_array
 
@@ -157,8 +158,7 @@ class FrameAllocator:
         -------
         The free list and the counts; cached frames that are given up lose their content.
         """
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or (count := int(n)) < 0:
-            raise ContractError(f"alloc: n is wrong, got {n!r}, need an integer >= 0")
+        count = whole_number("alloc", "n", n)
         if count > self.num_available:
             available = self.num_available
             text = f"alloc: n is more than is free, got {count}, need at most {available} (of {self._num_frames})"
@@ -253,7 +253,7 @@ class FrameAllocator:
         -------
         int64 array (n,)
         """
-        frames = self._victims(n)
+        frames = self._victims(whole_number("give_up", "n", n, high=self.num_cached))
         self._push(frames)
         return frames
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pagedref.errors import ContractError, OutOfFrames
-from pagedref.memory._admission import Admitted
+from pagedref.memory._admission import Admitted, check_amounts
 from pagedref.memory._group_views import GroupViews
 from pagedref.memory._match import Match
 from pagedref.memory._plans import CopyPlan
@@ -230,8 +230,9 @@ class GroupedKVManager(GroupViews):
 
     def evict(self, n: int) -> int:
         """Give up cached frames of any group; return how many (see `KVManager.evict`)."""
+        count = self._first.evict(n)
         self._last = None
-        return self._first.evict(n)
+        return count
 
     def clear_prefixes(self) -> int:
         """Forget everything that is only cached; return how many frames that were."""
@@ -288,6 +289,7 @@ class GroupedKVManager(GroupViews):
         OutOfFrames
             All groups together do not fit now. Nothing was changed, nothing counted.
         """
+        check_amounts("admit", num_tokens, watermark)
         matches, pages = self._find("admit", tokens, recompute_last, keys)
         need = self._need(matches, pages, num_tokens, watermark)
         if not need.fits:

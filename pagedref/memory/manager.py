@@ -212,7 +212,11 @@ class KVManager(Pressure):
         return plan
 
     def cancel(self, plan: CopyPlan) -> None:
-        """Take the last reservation back as if it had never been, for a caller whose copies failed (S26).
+        """Take the last reservation back, for a caller whose copies failed (S26).
+
+        Tables, lengths and holders are as they were before it, and its frames are free. What it gave up stays lost:
+        cached pages that were evicted for its frames, and the publication of a page that it let its last holder write
+        in place. Such a page is still what its sequence reads, but is hit no more.
 
         Parameters
         ----------

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import MAX_PAGE_SIZE, whole_number
 from pagedref.ragged import int_array
 
 __all__ = ["Media", "PrefixHit", "encode_field", "page_keys", "page_message", "root_message"]
@@ -94,7 +95,7 @@ def encode_field(field: Any) -> bytes:
     Raises
     ------
     ContractError
-        Another type: there is no canonical form of it.
+        Another type, or a text that UTF-8 cannot express: there is no canonical form of it.
 
     Examples
     --------
@@ -108,7 +109,11 @@ def encode_field(field: Any) -> bytes:
     if isinstance(field, bool) or not isinstance(field, int | np.integer | str | bytes):
         raise ContractError(f"encode_field: field has no canonical form, got {field!r}, need None, int, str or bytes")
     if isinstance(field, str):
-        tag, body = b"\x02", field.encode()
+        try:
+            tag, body = b"\x02", field.encode()
+        except UnicodeEncodeError as error:
+            text = f"encode_field: field has no UTF-8 form, got {field!a}, need a text without lone surrogates"
+            raise ContractError(text) from error
     elif isinstance(field, bytes):
         tag, body = b"\x03", field
     else:
@@ -190,8 +195,9 @@ def page_keys(
     ['20a6e8e54efa894e', '8bdcb722922c2487']
     """
     digest = sha256 if hash_function is None else hash_function
+    page_size = whole_number("page_keys", "page_size", page_size, low=1, high=MAX_PAGE_SIZE)
     array = token_array("page_keys", tokens)
-    items = media_by_page("page_keys", media, page_size)
+    items = media_by_page("page_keys", media, page_size, array.size)
     key, keys = digest(root_message(adapter, salt)), []
     for page in range(array.size // page_size):
         part = array[page * page_size : (page + 1) * page_size]
@@ -213,14 +219,22 @@ def token_array(function: str, tokens: Any) -> Int32Array:
     return int_array(function, "tokens", array, low=0, high=MAX_TOKEN).astype(np.int32, copy=False)
 
 
-def media_by_page(function: str, media: Iterable[Sequence[Any]], page_size: int) -> dict[int, bytes]:
+def media_by_page(
+    function: str, media: Iterable[Sequence[Any]], page_size: int, num_tokens: int
+) -> dict[int, bytes]:
     """Return the encoded items of every page that media overlap; pages without any are absent."""
     found: dict[int, list[bytes]] = {}
-    for item in sorted(media, key=lambda item: (item[0], item[1])):
-        start, stop, key = item
-        if not 0 <= start < stop:
-            text = f"{function}: media is no run of positions, got [{start}, {stop}), need 0 <= start < stop"
-            raise ContractError(text)
+    try:
+        runs = [(start, stop, key) for start, stop, key in media]
+    except (TypeError, ValueError) as error:
+        text = f"{function}: media are no runs, got {media!r:.60}, need (start, stop, key) for each"
+        raise ContractError(text) from error
+    for start, stop, _ in runs:
+        whole = all(isinstance(x, int | np.integer) and not isinstance(x, bool) for x in (start, stop))
+        if not whole or not 0 <= start < stop <= num_tokens:
+            need = f"integers 0 <= start < stop <= {num_tokens}"
+            raise ContractError(f"{function}: media is no run of positions, got [{start!r}, {stop!r}), need {need}")
+    for start, stop, key in sorted(runs, key=lambda run: (run[0], run[1])):
         for page in range(start // page_size, (stop - 1) // page_size + 1):
             first = page * page_size
             found.setdefault(page, []).append(struct.pack("<qq", start - first, stop - first) + encode_field(key))

@@ -138,12 +138,20 @@ def choose_victims(claims: Sequence[Claim], missing: int) -> list[int]:
         Sequences in the order in which they go: the lowest class first, the newest of a class first. Fewer frames
         than `missing` when everybody who may go has gone; the oldest of the highest class never does.
 
+    Raises
+    ------
+    ContractError
+        A sequence has two claims.
+
     Examples
     --------
     >>> running = [Claim(7, 0, 1.0, 2), Claim(8, 0, 2.0, 2), Claim(9, 1, 3.0, 2)]
     >>> choose_victims(running, 1), choose_victims(running, 9)
     ([8], [8, 7])
     """
+    if len({claim.seq_id for claim in claims}) < len(claims):
+        ids = [claim.seq_id for claim in claims]
+        raise ContractError(f"choose_victims: claims name a sequence twice, got {ids}, need each once")
     if not claims:
         return []
     safe = min(claims, key=lambda claim: (-claim.priority, claim.arrival))

@@ -13,8 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
+from pagedref.memory._records import MAX_PAGE
 from pagedref.memory._slots import checked_pages, held_slots, take
-from pagedref.memory.frames import FrameAllocator
+from pagedref.memory.frames import MAX_FRAMES, FrameAllocator
 from pagedref.ragged import int_array
 
 __all__ = ["ArrayFrames", "FrameStore", "HostStore", "PageStore"]
@@ -229,6 +231,8 @@ class HostStore:
     """
 
     def __init__(self, num_slots: int, bytes_per_page: int) -> None:
+        whole_number("HostStore", "num_slots", num_slots, low=1, high=MAX_FRAMES)
+        whole_number("HostStore", "bytes_per_page", bytes_per_page, low=1, high=MAX_PAGE)
         self._slots = FrameAllocator(num_slots)
         self._pages: Bytes = np.zeros((num_slots, bytes_per_page), np.uint8)
 

@@ -114,7 +114,7 @@ def resolve_model(name_or_path: str | os.PathLike[str], *, report: Report | None
         return TINY
     if name.lower() in PUBLISHED:
         return _published(PUBLISHED[name.lower()], report)
-    path = Path(name_or_path).expanduser()
+    path = _expanded("model", Path(name_or_path))
     if not os.path.exists(path):  # false also for a name that is too long
         refuse("resolve_model", "model", "is neither a name nor a path", name, "tiny, smollm2, or an existing path")
     return path
@@ -128,17 +128,31 @@ def cache_directory() -> Path:
     Returns
     -------
     Path
+
+    Raises
+    ------
+    ContractError
+        A path begins with the home of a user who has none.
     """
     own, shared = os.environ.get("PAGEDREF_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if own:
-        return Path(own).expanduser()
+        return _expanded("PAGEDREF_CACHE", Path(own))
     if shared:
         return Path(shared) / "pagedref"
+    home = _expanded("the home directory", Path("~"))
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "pagedref"
+        return home / "Library" / "Caches" / "pagedref"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "pagedref" / "Cache"
-    return Path.home() / ".cache" / "pagedref"
+        return Path(os.environ.get("LOCALAPPDATA", str(home))) / "pagedref" / "Cache"
+    return home / ".cache" / "pagedref"
+
+
+def _expanded(what: str, path: Path) -> Path:
+    """Return a path with the home directory in place of its tilde."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        refuse("resolve_model", what, "has no home directory", str(path), f"a path ({error})")
 
 
 def _published(model: PublishedModel, report: Report | None) -> Path:

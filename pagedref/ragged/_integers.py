@@ -60,7 +60,10 @@ def int_array(
     Traceback (most recent call last):
     pagedref.errors.ContractError: f: page is out of range, got -2, need at least 0
     """
-    array = np.asarray(numbers)
+    try:
+        array = np.asarray(numbers)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ContractError(f"{function}: {name} is no array, got {numbers!r:.60}, need integers") from error
     if array.size == 0 and not isinstance(numbers, np.ndarray):
         array = array.astype(np.int64)
     if scalar and array.ndim == 0:

@@ -23,7 +23,7 @@ FLOORS = [
     {"layouts", "save_file"},
     {"backends"},
     {"memory", "attention"},
-    {"_step", "_pool"},
+    {"_step", "_open_steps", "_pool"},
     {"_cache_files"},
     {"kv_cache"},
     {"scheduling"},

@@ -270,3 +270,42 @@ def test_a_prefix_is_attached_with_its_contents(partial_tail: bool) -> None:
     assert_exact(cache.gather(again)[0], rows(prompt[:8], 3, 0))
     cache.free(again)
     cache.audit()
+
+
+def test_a_step_that_is_not_open_is_refused_everywhere() -> None:
+    """S27, L7: an old step, an aborted one, one of another cache, one of a freed sequence: nothing is written."""
+    cache, other = (PagedKVCache(CacheSpec(1, 1, 1, page_size=2), 6) for _ in range(2))
+    one = np.ones((3, 1, 1), np.float32)
+    first = cache.add()
+    old = cache.begin([first], [3])
+    cache.append(old, one, one)
+    cache.commit(old)
+    child = cache.fork(first)
+    aborted = cache.begin([first], [1])
+    cache.abort(aborted)
+    foreign = other.begin([other.add()], [3])
+    second = cache.add()
+    freed = cache.begin([second, first], [2, 1])
+    cache.free(second)
+    assert cache.manager.reserved([first]).tolist() == [0], "the whole step was aborted"
+    for step in (old, aborted, foreign, freed, None):
+        for call in (
+            lambda step: cache.append(step, 9 * one, 9 * one),
+            lambda step: cache.attend(step, one),
+            cache.commit,
+            cache.abort,
+        ):
+            with pytest.raises(ContractError, match="step is not open in this cache"):
+                call(step)
+    assert_exact(cache.gather(child)[0], one)
+    cache.free([first, child])
+    cache.audit()
+    assert cache.manager.num_free == 6
+
+
+@pytest.mark.parametrize(("ids", "counts"), [(["x"], [1]), ([0], [2.7]), ([2**70], [1]), ([0], ["a"]), ([[0]], [1])])
+def test_begin_takes_integers_alone(ids: Any, counts: Any) -> None:
+    cache = PagedKVCache(SPEC, 4)
+    cache.add()
+    with pytest.raises(ContractError, match="begin:"):
+        cache.begin(ids, counts)
