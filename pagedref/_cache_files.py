@@ -18,7 +18,7 @@ from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.memory import CopyPlan, KVManager, PrefixHit
 from pagedref.memory.stores import ArrayFrames
-from pagedref.save_file import read_save, spec_fields, write_save
+from pagedref.save_file import file_path, read_save, spec_fields, write_save
 
 __all__ = ["CacheFiles"]
 
@@ -83,12 +83,13 @@ class CacheFiles:
         Raises
         ------
         ContractError
-            There is no such sequence.
+            There is no such sequence, or the path is none.
         PageFault
             It has a hole.
         OSError
             The disk refused; a file that was there is as it was.
         """
+        path = file_path("save", path)
         num_tokens = self.manager.seq_len(seq_id)
         slots = self.manager.slot_mapping([seq_id], [0], [num_tokens])
         tensors = {name: array[where] for name, (array, where) in self._places(slots).items()}

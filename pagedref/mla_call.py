@@ -78,6 +78,10 @@ def mla_call(function: str, backend: str, given: Mapping[str, Any], keywords: Ma
         rule = "a number: the absorbed form cannot know 1/sqrt(qk_nope + qk_rope) (S13)"
         validate.fail(function, "sm_scale", "is missing", None, rule)
     forms = {f"{side}_cache": keywords.get(f"{side}_format") for side in ("ckv", "kpe")}
+    for name, form in forms.items():
+        if form is not None and not isinstance(form, KVFormat) and not (isinstance(form, str) and form in KINDS):
+            got, need = repr(form)[:80], f"a KVFormat or one of {', '.join(KINDS)} (S15)"
+            validate.fail(function, name.replace("cache", "format"), "is not a kind", got, need)
     seen = {name: unpacked(array, forms[name]) if name in forms else array for name, array in given.items()}
     dims = validate.arrays(function, backend, seen)
     if given["q_pe"].dtype != given["q_nope"].dtype:
@@ -122,8 +126,6 @@ def _stored(
     form, name = keywords.get(f"{side}_format"), f"{side}_format"
     if form is None and given[f"{side}_cache"].dtype == np.uint8:
         validate.fail(function, name, "is missing", None, "a format: uint8 says nothing by itself (S15)")
-    if form is not None and not isinstance(form, KVFormat) and form not in KINDS:
-        validate.fail(function, name, "is not a kind", form, f"a KVFormat or one of {', '.join(KINDS)} (S15)")
     size = dims["rank" if side == "ckv" else "rope_dim"]
     scales = {f"{side}_{part}": keywords.get(f"{side}_{part}") for part in ("scale", "zero")}
     one_head = {**dims, "num_kv_heads": 1, "v_head_dim": size}

@@ -20,6 +20,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -31,7 +32,7 @@ from pagedref.errors import ContractError
 from pagedref.ragged import int_array
 from pagedref.tensor_file import TensorFile, format_of, write_tensors
 
-__all__ = ["SavedSequence", "read_save", "spec_fields", "tensor_forms", "write_save"]
+__all__ = ["SavedSequence", "file_path", "read_save", "spec_fields", "tensor_forms", "write_save"]
 
 FORMAT, VERSION = "pagedref.sequence", "1"
 
@@ -54,6 +55,38 @@ class SavedSequence(NamedTuple):
     num_tokens: int
     tensors: dict[str, Array]
     token_ids: npt.NDArray[np.int64] | None
+
+
+def file_path(function: str, path: object) -> Path:
+    """Return the path of a file, checked before anything is read or written.
+
+    Parameters
+    ----------
+    function : str
+        What the error text names.
+    path : str or Path
+        As given.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ContractError
+        It is no path, names no file, or holds a zero byte.
+
+    Examples
+    --------
+    >>> file_path("save", "a.safetensors").name
+    'a.safetensors'
+    """
+    text = path if isinstance(path, str) else path.__fspath__() if isinstance(path, os.PathLike) else None
+    if not isinstance(text, str):
+        raise ContractError(f"{function}: path is no path, got {_short(path)}, need a text or a Path")
+    if "\0" in text or not Path(text).name:
+        raise ContractError(f"{function}: path names no file, got {_short(text)}, need a name without a zero byte")
+    return Path(text)
 
 
 def spec_fields(spec: CacheSpec) -> dict[str, Any]:
@@ -152,6 +185,7 @@ def write_save(
     -------
     The file system only.
     """
+    path = file_path("write_save", path)
     forms = tensor_forms(spec, num_tokens)
     for name in sorted({*forms, *tensors}):
         found = (tensors[name].shape, tensors[name].dtype) if name in tensors else None
@@ -198,7 +232,7 @@ def read_save(path: str | os.PathLike[str], spec: CacheSpec, *, files: Files = L
     -----
     The geometry is compared, and every shape with it, before a tensor is read; sizes are bounded by the file's.
     """
-    file = TensorFile(path, function="restore", files=files)
+    file = TensorFile(file_path("restore", path), function="restore", files=files)
 
     def refuse(what: str, got: object, need: object) -> NoReturn:
         raise ContractError(f"restore: {what} of {file.path.name} does not fit, got {_short(got)}, need {_short(need)}")

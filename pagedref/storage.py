@@ -133,7 +133,7 @@ def unpacked(cache: Any, kv_format: object) -> Any:
         The array itself, or its shape with the last axis doubled where a byte holds two int4.
     """
     kind = kv_format.kind if isinstance(kv_format, KVFormat) else kv_format
-    if kind != "int4" or not hasattr(cache, "shape") or not cache.shape:
+    if not isinstance(kind, str) or kind != "int4" or not hasattr(cache, "shape") or not cache.shape:
         return cache
     return Shape((*cache.shape[:-1], 2 * cache.shape[-1]), cache.dtype)
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import validate
+from pagedref.attention._level_checks import CheckedBatch, checked_batch, signed_as, whole_number
 from pagedref.attention.decode import Window
-from pagedref.attention.level_checks import CheckedBatch, checked_batch, signed_as, whole_number
 from pagedref.attention.levels import CascadeLevel, Segment, checked_levels, segments, split_levels
 from pagedref.attention.mla import mla_prefill
 from pagedref.attention.prefill import paged_prefill

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pagedref import validate
 from pagedref.addressing import num_pages, page_of
-from pagedref.attention.level_checks import CheckedBatch, checked_batch, flag, whole_number
+from pagedref.attention._level_checks import CheckedBatch, checked_batch, flag, whole_number
 from pagedref.options import AttentionOptions
 
 __all__ = [

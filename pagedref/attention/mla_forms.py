@@ -167,9 +167,19 @@ def _split(function: str, w_kv_b: Array, nope_dim: int) -> tuple[Array, Array]:
     if getattr(w_kv_b, "ndim", 0) != 3:
         need = "(num_qo_heads, nope_dim + v_dim, rank)"
         validate.fail(function, "w_kv_b", "has the wrong number of dimensions", np.shape(w_kv_b), need)
+    if isinstance(nope_dim, bool) or not isinstance(nope_dim, int | np.integer):
+        validate.fail(function, "nope_dim", "is not an integer", repr(nope_dim)[:80], f"1..{w_kv_b.shape[1] - 1}")
     if not 0 < nope_dim < w_kv_b.shape[1]:
         validate.fail(function, "nope_dim", "leaves no values", nope_dim, f"1..{w_kv_b.shape[1] - 1}")
     return w_kv_b[:, :nope_dim], w_kv_b[:, nope_dim:]
+
+
+def _fits(function: str, argument: str, array: Any, ndim: int, tail: tuple[int, ...], rule: str) -> None:
+    """Refuse what is no array of so many axes, the last of them of these sizes."""
+    shape = getattr(array, "shape", None)
+    if shape is None or len(shape) != ndim or (tail and tuple(shape[-len(tail) :]) != tail):
+        got = type(array).__name__ if shape is None else tuple(shape)
+        validate.fail(function, argument, "has the wrong shape", got, f"{rule}, ending in {tail}" if tail else rule)
 
 
 def mla_expand(w_kv_b: Array, ckv: Array, *, nope_dim: int) -> tuple[Array, Array]:
@@ -203,6 +213,7 @@ def mla_expand(w_kv_b: Array, ckv: Array, *, nope_dim: int) -> tuple[Array, Arra
     [[5.0], [14.0]]
     """
     for_keys, for_values = _split("mla_expand", w_kv_b, nope_dim)
+    _fits("mla_expand", "ckv", ckv, 2, w_kv_b.shape[2:], "(kv_len, rank)")
     return np.einsum("hnr,tr->thn", for_keys, ckv), np.einsum("hvr,tr->thv", for_values, ckv)
 
 
@@ -231,7 +242,9 @@ def mla_absorb(w_kv_b: Array, q_nope: Array) -> Array:
     >>> mla_absorb(np.array([[[1.0, 3.0], [0.0, 2.0]]]), np.array([[[2.0]]])).ravel().tolist()
     [2.0, 6.0]
     """
+    _fits("mla_absorb", "q_nope", q_nope, 3, (), "(tokens, num_qo_heads, nope_dim)")
     for_keys, _ = _split("mla_absorb", w_kv_b, q_nope.shape[-1])
+    _fits("mla_absorb", "q_nope", q_nope, 3, for_keys.shape[:2], "(tokens, num_qo_heads, nope_dim)")
     return np.asarray(np.einsum("thn,hnr->thr", q_nope, for_keys))
 
 
@@ -263,6 +276,7 @@ def mla_project(w_kv_b: Array, out: Array, *, nope_dim: int) -> Array:
     [14.0]
     """
     _, for_values = _split("mla_project", w_kv_b, nope_dim)
+    _fits("mla_project", "out", out, 3, (w_kv_b.shape[0], w_kv_b.shape[2]), "(tokens, num_qo_heads, rank)")
     return np.asarray(np.einsum("thr,hvr->thv", out, for_values))
 
 
@@ -312,6 +326,11 @@ class LatentCacheSpec:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise ContractError(f"LatentCacheSpec: {name} is not a positive integer, got {value!r}, need >= 1")
+            object.__setattr__(self, name, int(value))
+        for name in ("ckv_format", "kpe_format"):
+            form = getattr(self, name)
+            if not isinstance(form, KVFormat):
+                raise ContractError(f"LatentCacheSpec: {name} is no KVFormat, got {form!r}, need one")
 
     @property
     def bytes_per_token(self) -> int:

@@ -42,11 +42,12 @@ from pagedref.kv_format import KVFormat
 __all__ = ["ordered_attention", "ordered_decode", "ordered_prefill"]
 
 Array = npt.NDArray[Any]
-Splits = int | Sequence[int] | None
+Splits = int | Sequence[int] | npt.NDArray[Any] | None
 
 _PRODUCTS = 1 << 19  # float32 numbers in the largest temporary array: two MiB stay near a core
 _INFINITY, _NAN = np.float32(np.inf), np.float32(np.nan)
 _ZERO = np.float32(0)
+_FAR = 2**62  # beyond every position
 
 
 def _finish(call: AttentionCall, root: Partial | None, rows: int) -> AttentionState:
@@ -76,12 +77,16 @@ def _borders(function: str, splits: Splits, first_tile: int, stop_tile: int) -> 
     rule = "a number of parts >= 1, or ascending positions >= 0"
     if isinstance(splits, int | np.integer) and not isinstance(splits, bool) and splits >= 1:
         tiles = stop_tile - first_tile
-        return [first_tile + tiles * part // int(splits) for part in range(int(splits) + 1)]
-    if not isinstance(splits, Sequence) or not all(isinstance(position, int | np.integer) for position in splits):
-        validate.fail(function, "splits", "cuts no sequence", repr(splits), rule)
-    inner = [int(page_of(position, TILE)) for position in splits]
-    if inner != sorted(inner) or (inner and inner[0] < 0):
-        validate.fail(function, "splits", "cuts no sequence", repr(splits), rule)
+        parts = min(int(splits), max(tiles, 1))  # more parts than tiles would be empty ones
+        return [first_tile + tiles * part // parts for part in range(parts + 1)]
+    given: Any = splits.tolist() if isinstance(splits, np.ndarray) and splits.dtype.kind in "iu" else splits
+    whole = isinstance(given, list | tuple | range) and all(
+        isinstance(position, int | np.integer) and not isinstance(position, bool) and position >= 0
+        for position in given
+    )
+    inner = [int(page_of(min(int(position), _FAR), TILE)) for position in given] if whole else []
+    if not whole or inner != sorted(inner):
+        validate.fail(function, "splits", "cuts no sequence", " ".join(repr(splits).split())[:80], rule)
     return [first_tile, *(min(max(tile, first_tile), stop_tile) for tile in inner), stop_tile]
 
 
@@ -100,7 +105,7 @@ def ordered_attention(
         Queries, sequence after sequence.
     k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim)
         The pool.
-    splits : int or sequence of int, optional
+    splits : int, sequence or array of int, optional
         As in :func:`ordered_decode`.
 
     Returns
@@ -176,7 +181,7 @@ def ordered_decode(
         As in ``paged_decode``, of every storage type; what is stored is read as float32 (S16).
     sm_scale, window, attention_chunk, softcap, alibi_slopes, sinks, kv_format, k_scale, v_scale, k_zero, v_zero
         As in ``paged_decode``.
-    splits : int or sequence of int, optional
+    splits : int, sequence or array of int, optional
         Compute each sequence in this many parts, or in parts that begin at these positions (rounded down to a multiple
         of 32), each for itself, and join them. Changes no bit of the result.
 

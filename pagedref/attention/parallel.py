@@ -32,8 +32,8 @@ def num_threads() -> int:
     if _controller() is None:
         return 1
     wanted = os.environ.get("PAGEDREF_THREADS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return min(int(wanted), _MOST)
+    if wanted.isdecimal() and wanted.isascii() and wanted.strip("0"):
+        return min(int(wanted), _MOST) if len(wanted) < 9 else _MOST
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows

@@ -20,6 +20,8 @@ __all__ = ["LAYOUTS", "Rotary", "check_rotary", "shift_positions"]
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
+_WIDEST = 2**20
+
 LAYOUTS = ("half", "interleaved")
 """Which channels make a pair: ``half``: (i, i + rotary_dim / 2), as GPT-NeoX and Hugging Face; ``interleaved``:
 (2 i, 2 i + 1), as the original paper, GPT-J and the Llama weights in GGUF files."""
@@ -69,14 +71,13 @@ class Rotary:
     magnitude: float = 1.0
 
     def __post_init__(self) -> None:
-        freq = np.asarray(self.inv_freq, np.float64)
-        if freq.ndim != 1 or not np.isfinite(freq).all():
-            validate.fail("Rotary", "inv_freq", "is wrong", freq.shape, "finite numbers (rotary_dim / 2,)")
-        if self.layout not in LAYOUTS:
-            validate.fail("Rotary", "layout", "is unknown", repr(self.layout), " or ".join(LAYOUTS))
-        if not (np.isfinite(self.magnitude) and self.magnitude > 0):
-            validate.fail("Rotary", "magnitude", "is out of range", self.magnitude, "> 0 and finite")
+        freq = _frequencies(self.inv_freq)
+        if not isinstance(self.layout, str) or self.layout not in LAYOUTS:
+            validate.fail("Rotary", "layout", "is unknown", repr(self.layout)[:80], " or ".join(LAYOUTS))
+        if not _positive(self.magnitude):
+            validate.fail("Rotary", "magnitude", "is out of range", repr(self.magnitude)[:80], "> 0 and finite")
         object.__setattr__(self, "inv_freq", freq)
+        object.__setattr__(self, "magnitude", _positive(self.magnitude))
 
     @property
     def rotary_dim(self) -> int:
@@ -103,6 +104,10 @@ class Rotary:
         ContractError
             Shapes do not fit.
         """
+        _check_rows("Rotary.apply", "x", x)
+        if not isinstance(positions, np.ndarray) or positions.dtype.kind not in "iu":
+            got = getattr(positions, "dtype", type(positions).__name__)
+            validate.fail("Rotary.apply", "positions", "are no integers", got, "an integer array (tokens,)")
         if x.ndim != 3 or x.shape[2] < self.rotary_dim or positions.shape != x.shape[:1]:
             rule = f"(tokens, heads, at least {self.rotary_dim}) and one position for each token"
             validate.fail("Rotary.apply", "x", "does not fit", (x.shape, positions.shape), rule)
@@ -134,7 +139,17 @@ class Rotary:
         -------
         array like `x`
             Dot products of rows reordered alike are unchanged.
+
+        Raises
+        ------
+        ContractError
+            There is no such layout, or the rows are narrower than the rotation.
         """
+        if not isinstance(layout, str) or layout not in LAYOUTS:
+            validate.fail("Rotary.to_layout", "layout", "is unknown", repr(layout)[:80], " or ".join(LAYOUTS))
+        if not isinstance(x, np.ndarray) or not x.ndim or x.shape[-1] < self.rotary_dim:
+            rule = f"an array (..., at least {self.rotary_dim})"
+            validate.fail("Rotary.to_layout", "x", "does not fit", np.shape(x), rule)
         order = np.arange(x.shape[-1])
         if layout != self.layout:
             pairs = np.arange(self.rotary_dim).reshape(2, -1).T.ravel()  # half -> interleaved
@@ -158,14 +173,52 @@ class Rotary:
         -------
         Rotary
 
+        Raises
+        ------
+        ContractError
+            An argument is out of range.
+
         Examples
         --------
         >>> Rotary.plain(8, 10000.0).inv_freq.round(6).tolist()
         [1.0, 0.1, 0.01, 0.001]
         """
-        if rotary_dim < 2 or rotary_dim % 2 or not theta > 0:
-            validate.fail("Rotary.plain", "rotary_dim", "is wrong", (rotary_dim, theta), "an even width, theta > 0")
-        return Rotary(theta ** (-np.arange(0, rotary_dim, 2, dtype=np.float64) / rotary_dim), layout)
+        width = rotary_dim if isinstance(rotary_dim, int | np.integer) and not isinstance(rotary_dim, bool) else 0
+        if not 2 <= width <= _WIDEST or width % 2 or not _positive(theta):
+            rule = f"an even width in 2..{_WIDEST}, theta > 0 and finite"
+            validate.fail("Rotary.plain", "rotary_dim", "is wrong", repr((rotary_dim, theta))[:80], rule)
+        return Rotary(_positive(theta) ** (-np.arange(0, width, 2, dtype=np.float64) / rotary_dim), layout)
+
+
+def _frequencies(given: Any) -> Float64:
+    """Return a copy of radians per position, which nobody else can change."""
+    try:
+        freq = np.array(given)
+    except (TypeError, ValueError):
+        freq = np.empty((), object)
+    if freq.ndim != 1 or freq.dtype.kind not in "iuf" or not np.isfinite(freq).all():
+        validate.fail("Rotary", "inv_freq", "is wrong", (freq.dtype, freq.shape), "finite numbers (rotary_dim / 2,)")
+    freq = freq.astype(np.float64)
+    freq.flags.writeable = False
+    return freq
+
+
+def _positive(value: Any) -> float:
+    """Return a positive finite number; 0 for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return 0.0
+    try:
+        number = float(value)
+    except OverflowError:
+        return 0.0
+    return number if 0 < number < np.inf else 0.0
+
+
+def _check_rows(function: str, argument: str, rows: object) -> None:
+    """Refuse what is no array of floating numbers."""
+    if not isinstance(rows, np.ndarray) or not (rows.dtype.kind == "f" or rows.dtype.name == "bfloat16"):
+        got = getattr(rows, "dtype", type(rows).__name__)
+        validate.fail(function, argument, "has the wrong type", got, "an array of a floating type")
 
 
 def check_rotary(function: str, rotary: object, head_dim: int) -> None:
@@ -208,6 +261,11 @@ def shift_positions(keys: Array, delta: int | Array, rotary: Rotary) -> Array:
     array like `keys`
         As if rotated for the new positions, within rounding (float32 keys err by about 2 units of the last place).
 
+    Raises
+    ------
+    ContractError
+        The keys or the differences do not fit, or a difference is no integer.
+
     Notes
     -----
     The magnitude is not applied again. Only the rotation moves: keys and values of deeper layers still know the text
@@ -221,5 +279,20 @@ def shift_positions(keys: Array, delta: int | Array, rotary: Rotary) -> Array:
     >>> bool(np.allclose(moved, rotary.apply(key, np.array([10])), rtol=0, atol=1e-15))
     True
     """
-    deltas = np.broadcast_to(np.asarray(delta, np.int64), keys.shape[:1])
+    name = "shift_positions"
+    if not isinstance(rotary, Rotary):
+        validate.fail(name, "rotary", "is no Rotary", type(rotary).__name__, "a Rotary")
+    _check_rows(name, "keys", keys)
+    if keys.ndim != 3 or keys.shape[2] < rotary.rotary_dim:
+        rule = f"(tokens, heads, at least {rotary.rotary_dim})"
+        validate.fail(name, "keys", "do not fit", keys.shape, rule)
+    try:
+        given = np.asarray(delta)
+    except ValueError:  # a list of unlike parts
+        given = np.empty(0, object)
+    if given.dtype.kind not in "iu" and not (given.shape == keys.shape[:1] == (0,) and given.dtype != object):
+        validate.fail(name, "delta", "is no integer", repr(delta)[:80], "an integer, or an integer for each token")
+    if given.shape not in ((), keys.shape[:1]):
+        validate.fail(name, "delta", "has the wrong shape", given.shape, f"() or {keys.shape[:1]}")
+    deltas = np.broadcast_to(given.astype(np.int64), keys.shape[:1])
     return Rotary(rotary.inv_freq, rotary.layout).apply(keys, deltas)

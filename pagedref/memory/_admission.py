@@ -43,7 +43,15 @@ class Admitted(NamedTuple):
 
 
 def check_amounts(function: str, num_tokens: Any, watermark: Any) -> None:
-    """Refuse what is no number of tokens to store now, or no number of frames to leave."""
+    """Refuse what is no number of tokens to store now, or no number of frames to leave.
+
+    Parameters
+    ----------
+    function : str
+        What the error text names.
+    num_tokens, watermark
+        See `Pressure.need`.
+    """
     if num_tokens is not None:
         whole_number(function, "num_tokens", num_tokens)
     whole_number(function, "watermark", watermark)

@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError
-from pagedref.memory._numbers import whole_number
 from pagedref.memory._page_file import PageFile
 from pagedref.memory._records import Record
 from pagedref.memory._slots import take
-from pagedref.memory.frames import MAX_FRAMES, FrameAllocator
+from pagedref.memory.frames import FrameAllocator
 
 __all__ = ["DiskBooks", "Sync"]
 
@@ -51,7 +50,6 @@ class DiskBooks:
     def __init__(self, num_slots: int, policy: Sync, opener: Callable[[], PageFile]) -> None:
         if policy not in ("always", "ordered", "never"):
             raise ContractError(f"DiskStore: sync is unknown, got {policy!r}, need 'always', 'ordered' or 'never'")
-        whole_number("DiskStore", "num_slots", num_slots, low=1, high=MAX_FRAMES)
         self._policy = policy
         self._names: dict[bytes, int] = {}  # name -> slot
         self._records: dict[int, Record] = {}  # slot -> what its record must be

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,8 @@ class GroupViews:
         on_event: Callable[[str, Event], None] | None = None,
         **options: Any,
     ) -> None:
+        if not isinstance(groups, Iterable) or not all(hasattr(group, "num_layers") for group in groups):
+            raise ContractError(f"GroupedKVManager: groups are none, got {groups!r:.60}, need LayerGroups")
         self.groups = tuple(groups)
         names, layers = [group.name for group in self.groups], sorted({group.num_layers for group in self.groups})
         if not names or len(set(names)) < len(names):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pagedref.errors import ContractError
 from pagedref.memory._codes import key_of
 from pagedref.memory._index import PrefixIndex
 from pagedref.memory._publish import Publisher
@@ -77,6 +78,8 @@ def find_match(
     -------
     Match
     """
+    if not isinstance(recompute_last, bool | np.bool_):
+        raise ContractError(f"{function}: recompute_last is no truth value, got {recompute_last!r}, need True or False")
     size, array = publisher.index.page_size, token_array(function, tokens)
     whole = array.size // size
     pages = array[: whole * size].reshape(whole, size)  # (pages, page_size)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pagedref.errors import ContractError
 
-__all__ = ["MAX_PAGE_SIZE", "MAX_SPAN", "whole_number"]
+__all__ = ["MAX_PAGE_SIZE", "MAX_SLOTS", "MAX_SPAN", "any_array", "whole_number"]
 
-MAX_PAGE_SIZE = 2**31 - 1  # with at most 2**31 - 1 frames every slot fits 64 bits (S19)
+MAX_PAGE_SIZE = 2**40
+MAX_SLOTS = 2**63 - 1  # slots are int64 (S19)
 MAX_SPAN = 2**62  # a window or a number of tokens beyond every sequence
 
 
@@ -36,8 +38,28 @@ def whole_number(function: str, name: str, number: Any, *, low: int = 0, high: i
     Traceback (most recent call last):
     pagedref.errors.ContractError: evict: n is wrong, got -1, need an integer >= 0
     """
-    if isinstance(number, int | np.integer) and not isinstance(number, bool) and number >= low:
-        if high is None or number <= high:
-            return int(number)
+    whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+    if whole and number >= low and (high is None or number <= high):
+        return int(number)
     rule = f">= {low}" if high is None else f"in [{low}, {high}]"
     raise ContractError(f"{function}: {name} is wrong, got {number!r}, need an integer {rule}")
+
+
+def any_array(function: str, name: str, given: Any) -> npt.NDArray[Any]:
+    """Return an array, whatever its type, or say that it is none: lists of different lengths, for instance.
+
+    Parameters
+    ----------
+    function, name : str
+        What the error text names.
+    given : array_like
+
+    Returns
+    -------
+    array
+    """
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        text = f"{function}: {name} is no array, got {type(given).__name__}, need rows of one length"
+        raise ContractError(text) from error

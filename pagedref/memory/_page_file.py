@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from pagedref._files import Files, write_atomic
 from pagedref.errors import ContractError
-from pagedref.memory._numbers import whole_number
 from pagedref.memory._records import (
     HEAD_BYTES,
     MAX_ALIGN,
-    MAX_PAGE,
     MIN_ALIGN,
     RECORD_BYTES,
     Head,
@@ -58,7 +56,6 @@ class PageFile:
         if not isinstance(align, int) or not MIN_ALIGN <= align <= MAX_ALIGN or align & (align - 1):
             need = f"a power of two in [{MIN_ALIGN}, {MAX_ALIGN}]"
             raise ContractError(f"DiskStore: align is wrong, got {align!r}, need {need}")
-        whole_number("DiskStore", "bytes_per_page", bytes_per_page, low=1, high=MAX_PAGE)
         want = Head(align, int(bytes_per_page), geometry_text(geometry))
         if not files.size(path):
             head = pack_head(want)

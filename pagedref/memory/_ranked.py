@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from pagedref.errors import ContractError
 from pagedref.memory._numbers import whole_number
+from pagedref.ragged import int_array
 
 __all__ = ["FIFO", "Priority"]
 
@@ -172,11 +173,15 @@ class Priority(_Ranked):
         Raises
         ------
         ContractError
-            A priority out of range.
+            A frame or a priority out of range, or a time that is none.
         """
-        if not -(2**15) <= priority < 2**15:
-            raise ContractError(f"grade: priority is out of range, got {priority}, need [-2**15, 2**15)")
-        index = np.asarray(frames, dtype=np.int64)
+        whole = isinstance(priority, int | np.integer) and not isinstance(priority, bool)
+        if not whole or not -(2**15) <= priority < 2**15:
+            raise ContractError(f"grade: priority is out of range, got {priority!r}, need [-2**15, 2**15)")
+        real = isinstance(ttl, int | float | np.integer | np.floating) and not isinstance(ttl, bool)
+        if ttl is not None and (not real or np.isnan(ttl)):
+            raise ContractError(f"grade: ttl is no time, got {ttl!r}, need a number or None")
+        index = int_array("grade", "frames", frames, low=0, high=self._priority.size - 1)
         self._priority[index] = priority
         self._deadline[index] = np.inf if ttl is None else self._now() + ttl
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
-from pagedref.memory._numbers import whole_number
+from pagedref.memory._numbers import any_array, whole_number
 from pagedref.memory.frames import FrameAllocator
 from pagedref.ragged import int_array
 
@@ -80,7 +80,7 @@ def checked_pages(function: str, pages: Any, n: int, bytes_per_page: int) -> Byt
     -------
     uint8 array (n, bytes_per_page)
     """
-    array = np.asarray(pages)
+    array = any_array(function, "pages", pages)
     if array.dtype != np.uint8 or array.shape != (n, bytes_per_page):
         need = f"uint8 {(n, bytes_per_page)}"
         raise ContractError(f"{function}: pages have the wrong form, got {array.dtype} {array.shape}, need {need}")

@@ -11,7 +11,7 @@ import numpy as np
 from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames, PageFault
 from pagedref.memory._entries import AWAY, PRESENT, WRITABLE, frames_of, pack
-from pagedref.memory._numbers import whole_number
+from pagedref.memory._numbers import any_array, whole_number
 from pagedref.memory._residency import Residency
 from pagedref.memory._views import MAX_TOKENS, Int64Array
 from pagedref.memory.events import Swapped
@@ -96,6 +96,8 @@ class Swapping(Residency):
             raise ContractError(f"swap_out: seq_id {seq_id} has reserved tokens, got {ahead}, need 0")
         if self.is_pinned(seq_id):
             raise ContractError(f"swap_out: seq_id {seq_id} is pinned, got pinned pages, need none")
+        if not hasattr(store, "alloc"):
+            raise ContractError(f"swap_out: store is none, got {type(store).__name__}, need a PageStore")
         named = frames_of(self._tables.entries[row, : self._tables.num_pages[row]])
         pages = np.flatnonzero(named >= 0)
         slots = store.alloc(int(pages.size))
@@ -168,7 +170,7 @@ class Swapping(Residency):
         """
         row, away = self._moving(plan)
         if good is not None:
-            good = np.asarray(good)
+            good = any_array("swap_done", "good", good)
             if good.dtype != np.bool_ or good.shape != (len(plan),):
                 got, need = f"{good.dtype} {good.shape}", f"bool ({len(plan)},)"
                 raise ContractError(f"swap_done: good has the wrong form, got {got}, need {need}")

@@ -12,7 +12,7 @@ from pagedref.addressing import last_page_len, num_pages, offset_of, page_of, sl
 from pagedref.errors import ContractError, CorruptionError, PageFault
 from pagedref.memory._audit import problems
 from pagedref.memory._entries import ACCESSED, DIRTY, frames_of
-from pagedref.memory._numbers import MAX_PAGE_SIZE, whole_number
+from pagedref.memory._numbers import MAX_PAGE_SIZE, MAX_SLOTS, whole_number
 from pagedref.memory._sequences import Sequences
 from pagedref.memory._stats import MemoryStats, measure
 from pagedref.memory._tables import TableStore
@@ -53,6 +53,9 @@ class MemoryViews:
         self._page_size = whole_number("KVManager", "page_size", page_size, low=1, high=MAX_PAGE_SIZE)
         if pool is None:
             pool = FrameAllocator(num_frames, frame_order=frame_order, policy=policy, on_evict=on_evict)
+        if pool.num_frames * self._page_size > MAX_SLOTS:
+            got, need = f"{pool.num_frames} * {self._page_size}", "num_frames * page_size < 2**63"
+            raise ContractError(f"KVManager: page_size gives slots beyond 64 bits, got {got}, need {need}")
         self._frames = pool
         self._sequences = Sequences()
         self._tables = TableStore(self._sequences.num_rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,9 +19,11 @@ import numpy.typing as npt
 from pagedref._files import LOCAL, Files
 from pagedref.errors import ContractError, CorruptionError
 from pagedref.memory._disk_books import DiskBooks, Sync
+from pagedref.memory._numbers import MAX_SLOTS, whole_number
 from pagedref.memory._page_file import PageFile
-from pagedref.memory._records import MAX_NAME, Record, sha256
+from pagedref.memory._records import MAX_ALIGN, MAX_NAME, MAX_PAGE, Record, sha256
 from pagedref.memory._slots import checked_pages, held_slots
+from pagedref.memory.frames import MAX_FRAMES
 
 __all__ = ["DiskStore"]
 
@@ -93,8 +95,7 @@ class DiskStore(DiskBooks):
         files: Files = LOCAL,
     ) -> None:
         geometry = {} if geometry is None else geometry
-        if not isinstance(path, str | os.PathLike) or "\0" in str(path):
-            raise ContractError(f"DiskStore: path names no file, got {path!r}, need a path without NUL")
+        _check_file(path, num_slots, bytes_per_page)
         super().__init__(num_slots, sync, lambda: PageFile(Path(path), bytes_per_page, geometry, align, files))
 
     def __repr__(self) -> str:
@@ -320,9 +321,27 @@ class DiskStore(DiskBooks):
     def _named(self, function: str, names: Sequence[bytes], *, unique: bool = False) -> list[bytes]:
         """Return checked names."""
         self._need_open()
+        if not isinstance(names, Iterable):
+            raise ContractError(f"{function}: names are none, got {names!r}, need a sequence of bytes")
+        names = list(names)
         listed = [bytes(name) if isinstance(name, bytes | bytearray | memoryview) else b"" for name in names]
         if not all(1 <= len(name) <= MAX_NAME for name in listed):
             raise ContractError(f"{function}: names are wrong, got {list(names)[:3]}, need 1 to {MAX_NAME} bytes each")
         if unique and len(set(listed)) < len(listed):
             raise ContractError(f"{function}: names has one twice, got {len(listed)} names, need each once")
         return listed
+
+
+def _check_file(path: Any, num_slots: Any, bytes_per_page: Any) -> None:
+    """Refuse what names no file on any disk, and sizes that no file can have."""
+    slots = whole_number("DiskStore", "num_slots", num_slots, low=1, high=MAX_FRAMES)
+    size = whole_number("DiskStore", "bytes_per_page", bytes_per_page, low=1, high=MAX_PAGE)
+    if slots * (size + 2 * MAX_ALIGN) > MAX_SLOTS:
+        need = "a file below 2**63 bytes"
+        raise ContractError(f"DiskStore: num_slots is wrong, got {slots} of {size} bytes, need {need}")
+    try:
+        sound = isinstance(path, str | os.PathLike) and "\0" not in str(path) and bool(os.fsencode(path))
+    except (TypeError, UnicodeEncodeError):
+        sound = False
+    if not sound:
+        raise ContractError(f"DiskStore: path names no file, got {path!a}, need a path without NUL")

@@ -225,7 +225,7 @@ class FrameAllocator:
         frames : integer array (n,)
             Held frames.
         """
-        self._kept[frames] = True
+        self._kept[self._checked("keep", frames)] = True
 
     def forget(self, frames: Any) -> None:
         """Take the marks back; those that are cached become free.

@@ -86,7 +86,9 @@ def equal_groups(groups: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     >>> [(group.name, group.num_layers, group.window) for group in sets][:3]
     [('global', 5, None), ('local.0', 5, 1024), ('local.1', 5, 1024)]
     """
-    given = tuple(groups)
+    given = tuple(groups) if isinstance(groups, Iterable) else (groups,)
+    if not all(isinstance(group, LayerGroup) for group in given):
+        raise ContractError(f"equal_groups: groups are none, got {given!r:.60}, need LayerGroups")
     layers = math.gcd(*(group.num_layers for group in given))
     return tuple(
         dataclasses.replace(group, num_layers=layers, name=group.name if parts == 1 else f"{group.name}.{part}")

@@ -279,7 +279,8 @@ class KVManager(Pressure):
             Tokens of each, at most what is reserved; the rest stays reserved.
         tokens : integer array (sum of num_tokens,), optional
             Their ids, sequence after sequence. A page can be hit by others (S30) once it is full and all tokens up to
-            its end were given here or as a prompt; what a prompt says need not be given again.
+            its end were given here or as a prompt. A prompt is believed: its tokens need not be given again, and where
+            they are, they are not compared.
 
         Raises
         ------

@@ -46,6 +46,7 @@ from pagedref.memory._entries import (
     frames_of,
     pack,
 )
+from pagedref.memory._numbers import MAX_PAGE_SIZE, any_array, whole_number
 from pagedref.ragged import int_array
 
 __all__ = ["ACCESSED", "DIRTY", "PINNED", "PRESENT", "SHARED", "SWAPPED", "UNMAPPED", "WRITABLE", "PageTable"]
@@ -78,9 +79,7 @@ class PageTable:
     """
 
     def __init__(self, page_size: int) -> None:
-        if isinstance(page_size, bool) or not isinstance(page_size, int | np.integer) or page_size < 1:
-            raise ContractError(f"PageTable: page_size is wrong, got {page_size!r}, need an integer >= 1")
-        self._page_size = int(page_size)
+        self._page_size = whole_number("PageTable", "page_size", page_size, low=1, high=MAX_PAGE_SIZE)
         self._entries = np.full(FIRST_PAGES, UNMAPPED, dtype=np.uint64)
 
     def __repr__(self) -> str:
@@ -108,7 +107,11 @@ class PageTable:
         PageTable
         """
         table = cls(page_size)
-        copied = np.array(entries, dtype=np.uint64, ndmin=1)
+        given = any_array("from_entries", "entries", entries)
+        if given.ndim != 1 or (given.size and given.dtype.kind != "u"):
+            got = f"{given.dtype} {given.shape}"
+            raise ContractError(f"from_entries: entries have the wrong form, got {got}, need uint64 (pages,)")
+        copied = given.astype(np.uint64)
         pages = np.flatnonzero(copied != UNMAPPED)
         table._put(pages, copied[pages])
         return table

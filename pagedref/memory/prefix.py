@@ -41,6 +41,7 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 
 MAX_TOKEN = 2**31 - 1
 SIGNED = (np.dtype(np.int32), np.dtype(np.int64))
+MAX_NESTING = 32  # tuples in tuples
 VERSION = b"pagedref prefix 1"
 PLAIN_ROOT = VERSION + b"\x00\x00R"
 
@@ -80,13 +81,15 @@ class PrefixHit(NamedTuple):
     dst: npt.NDArray[np.int64]
 
 
-def encode_field(field: Any) -> bytes:
+def encode_field(field: Any, nesting: int = 0) -> bytes:
     """Return the canonical bytes of an adapter, a salt or a media key (S28).
 
     Parameters
     ----------
     field : None, int, str, bytes or tuple of these
         What to name; a tuple where a name alone is not unique, such as ``("lora-a", 7)``.
+    nesting : int
+        How many tuples it lies in, at most 32.
 
     Returns
     -------
@@ -105,7 +108,10 @@ def encode_field(field: Any) -> bytes:
     if field is None:
         return b"\x00"
     if isinstance(field, tuple):
-        return b"\x04" + struct.pack("<I", len(field)) + b"".join(map(encode_field, field))
+        if nesting >= MAX_NESTING:
+            text = f"got {nesting + 1} tuples in one another, need at most {MAX_NESTING}"
+            raise ContractError(f"encode_field: field has no canonical form, {text}")
+        return b"\x04" + struct.pack("<I", len(field)) + b"".join(encode_field(part, nesting + 1) for part in field)
     if isinstance(field, bool) or not isinstance(field, int | np.integer | str | bytes):
         raise ContractError(f"encode_field: field has no canonical form, got {field!r}, need None, int, str or bytes")
     if isinstance(field, str):

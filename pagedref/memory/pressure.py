@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pagedref.addressing import num_pages
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
 
 __all__ = ["Claim", "Need", "choose_victims", "largest_need", "refuse_if_never"]
 
@@ -90,6 +91,9 @@ def largest_need(prompt_len: int, max_tokens: int, page_size: int) -> int:
     >>> largest_need(16, 1, 4), largest_need(16, 2, 4)
     (4, 5)
     """
+    whole_number("largest_need", "prompt_len", prompt_len)
+    whole_number("largest_need", "max_tokens", max_tokens, low=1)
+    whole_number("largest_need", "page_size", page_size, low=1)
     return int(num_pages(prompt_len + max_tokens - 1, page_size))
 
 
@@ -115,6 +119,8 @@ def refuse_if_never(prompt_len: int, max_tokens: int, page_size: int, num_frames
     pagedref.errors.ContractError: admit: request can never fit, got 5 pages (20 + 1 tokens), need at most 4 ...
     """
     need = largest_need(prompt_len, max_tokens, page_size)
+    whole_number("admit", "num_frames", num_frames)
+    whole_number("admit", "watermark", watermark)
     if need > num_frames - watermark:
         raise ContractError(
             f"admit: request can never fit, got {need} pages ({prompt_len} + {max_tokens} tokens), "

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._numbers import whole_number
 from pagedref.memory.prefix import token_array
 
 __all__ = ["RadixNode", "RadixTree"]
@@ -79,11 +80,9 @@ class RadixTree:
     """
 
     def __init__(self, page_size: int = 1, policy: Any = "lru") -> None:
-        if page_size < 1:
-            raise ContractError(f"RadixTree: page_size is wrong, got {page_size!r}, need an integer >= 1")
         if isinstance(policy, str) and policy not in POLICIES:
             raise ContractError(f"RadixTree: policy is unknown, got {policy!r}, need one of {', '.join(POLICIES)}")
-        self.page_size = page_size
+        self.page_size = whole_number("RadixTree", "page_size", page_size, low=1)
         self._rank = POLICIES[policy] if isinstance(policy, str) else policy
         self._roots: dict[Any, RadixNode] = {}
         self._now = 0
@@ -184,6 +183,7 @@ class RadixTree:
         int
             How many it was; fewer than asked for when everything else is pinned.
         """
+        num_tokens = whole_number("evict", "num_tokens", num_tokens)
         leaves = [(self._rank(node), id(node), node) for node in self.nodes() if not node.children and not node.pins]
         heapq.heapify(leaves)
         gone = 0

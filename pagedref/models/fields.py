@@ -6,13 +6,14 @@ Every function returns a checked value or raises a :class:`~pagedref.errors.Cont
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex
 
 from pagedref.errors import ContractError
 
-__all__ = ["JSON_LIMIT", "read_json", "real", "refuse", "show", "token_ids", "whole"]
+__all__ = ["JSON_LIMIT", "count", "read_json", "real", "refuse", "show", "token_ids", "whole"]
 
 JSON_LIMIT = 256 << 20
 """Bytes of the largest JSON file that is read; a tokenizer of 256,000 tokens takes 35 million."""
@@ -96,6 +97,40 @@ def whole(config: Mapping[str, Any], key: str, default: int | None = None) -> in
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMIT:
         refuse("ModelConfig", key, "is missing" if value is None else "is no positive integer", value, f"1 .. {_LIMIT}")
     return value
+
+
+def count(function: str, argument: str, value: object, *, most: int = _LIMIT) -> int:
+    """Return a positive integer that was given as an argument; NumPy's integers count, truth values do not.
+
+    Parameters
+    ----------
+    function, argument : str
+        For the text of an error.
+    value : object
+        As given.
+    most : int
+        The largest that is allowed.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ContractError
+        It is no integer, or outside 1 .. `most`.
+
+    Examples
+    --------
+    >>> count("generate", "tokens_per_step", 512)
+    512
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        refuse(function, argument, "is no integer", value, f"1 .. {most}")
+    number = operator.index(value)
+    if not 1 <= number <= most:
+        refuse(function, argument, "is too small" if number < 1 else "is too large", number, f"1 .. {most}")
+    return number
 
 
 def real(config: Mapping[str, Any], key: str, default: float | None = None) -> float:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pagedref.addressing import num_pages
-from pagedref.errors import ContractError, OutOfFrames
+from pagedref.errors import OutOfFrames
 from pagedref.kv_cache import MemoryReport, PagedKVCache
+from pagedref.models import fields
 from pagedref.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -178,8 +179,7 @@ class BatchRun:
                     needed=needed,
                     available=pool,
                 )
-        if tokens_per_step < 1:
-            raise ContractError(f"generate: tokens_per_step is too small, got {tokens_per_step}, need >= 1")
+        tokens_per_step = fields.count("generate", "tokens_per_step", tokens_per_step)
         self.requests, self.cache = list(requests), cache
         self._transformer = transformer
         self._eos, self._max_model_len, self._tokens_per_step = eos_token_ids, max_model_len, tokens_per_step

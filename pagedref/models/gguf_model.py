@@ -80,6 +80,8 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
             refuse("ModelConfig", key, "differs from the head", entries[key], str(head_dim))
     tokens = {key: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos", "eot", "eom")}
     embedding = file.tensors.get(_TOP["embed"])
+    if embedding is not None and not embedding.shape:
+        refuse("ModelConfig", _TOP["embed"], "has the wrong shape", embedding.shape, "(vocab_size, embedding_length)")
     return ModelConfig(
         architecture=architecture,
         vocab_size=embedding.shape[0] if embedding is not None else whole(entries, "vocab_size"),

@@ -7,6 +7,7 @@ wherever the margin between the two best tokens exceeds the rounding.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
@@ -21,6 +22,7 @@ from pagedref.kv_cache import PagedKVCache
 from pagedref.kv_format import KVFormat
 from pagedref.models.checkpoint import load_checkpoint
 from pagedref.models.config import ModelConfig
+from pagedref.models.fields import count, refuse
 from pagedref.models.generate import TOKENS_PER_STEP, BatchRun, Generation, Request, Token, frames_needed
 from pagedref.models.hub import resolve_model
 from pagedref.models.prompts import Prompts, RunOptions, checked_ids, make_requests
@@ -151,6 +153,8 @@ class Model:
             There is no such format, the head size does not fit it, or the backend does not have it.
         """
         spec = self.transformer.cache_spec(page_size, kv_format)
+        if isinstance(num_frames, int) and spec.bytes_per_frame * num_frames > sys.maxsize:
+            refuse("cache", "num_frames", "makes a pool too large", num_frames, f"{sys.maxsize} bytes in all at most")
         cache = PagedKVCache(spec, num_frames, backend=self.backend, frame_order=frame_order, poison=poison)
         if kv_format is not None:  # a backend that lacks the format says so now, asked to write and read no rows
             step, none = cache.begin([], []), np.empty((0, spec.num_kv_heads, spec.head_dim), np.float32)
@@ -191,8 +195,7 @@ class Model:
             A token is out of range, or there are too many.
         """
         ids = checked_ids("logits", "token_ids", token_ids, self.config.vocab_size, self.config.max_model_len)
-        if tokens_per_step < 1:
-            raise ContractError(f"logits: tokens_per_step is too small, got {tokens_per_step}, need >= 1")
+        tokens_per_step = count("logits", "tokens_per_step", tokens_per_step)
         self.transformer.cache_spec(page_size, kv_format)  # refuses a page size that is none, or a format
         result = np.empty((len(ids), self.config.vocab_size), np.float32)
         if not ids:

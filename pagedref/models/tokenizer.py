@@ -58,7 +58,8 @@ class Tokenizer:
         backend.no_truncation()
         self._backend = backend
         self.bos_token, self.eos_token, self.template = bos_token, eos_token, template
-        found = backend.token_to_id(eos_token) if eos_token else None
+        with guarded("eos_token"):
+            found = backend.token_to_id(eos_token) if eos_token else None
         self.eos_token_ids = frozenset(eos_token_ids) | (frozenset() if found is None else {int(found)})
 
     @classmethod
@@ -95,7 +96,7 @@ class Tokenizer:
             backend,
             bos_token=_token_text(settings.get("bos_token")),
             eos_token=_token_text(settings.get("eos_token")),
-            template=template if isinstance(template, str) else "",
+            template=_whole_text("chat_template", template) if isinstance(template, str) else "",
         )
 
     @property
@@ -282,4 +283,13 @@ def _check_processor(entry: Any) -> None:
 def _token_text(value: Any) -> str:
     """Return the text of a token in ``tokenizer_config.json``: a text, or an object with ``content``."""
     value = value.get("content") if isinstance(value, dict) else value
-    return value if isinstance(value, str) else ""
+    return _whole_text("a token", value) if isinstance(value, str) else ""
+
+
+def _whole_text(what: str, text: str) -> str:
+    """Return a text of a file; half of a character, which JSON can spell, is refused."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        refuse("Tokenizer", what, "of tokenizer_config.json holds half a character", ascii(text), "whole characters")
+    return text

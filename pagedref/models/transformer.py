@@ -19,6 +19,7 @@ from pagedref.kv_cache import PagedKVCache, Step
 from pagedref.kv_format import KVFormat
 from pagedref.models.config import ModelConfig
 from pagedref.models.crew import Crew, hired
+from pagedref.models.fields import count
 from pagedref.models.layers import rms_norm, rotary_tables, rotate, silu_gate
 from pagedref.models.linear import ROWS, Linear
 from pagedref.models.weights import weight_shapes
@@ -112,8 +113,14 @@ class Transformer:
         Returns
         -------
         CacheSpec
+
+        Raises
+        ------
+        ContractError
+            There is no such format, or the page size is out of range.
         """
         config = self.config
+        page_size = count("CacheSpec", "page_size", page_size)
         form = KVFormat.named(kv_format, config.head_dim) if isinstance(kv_format, str) else kv_format
         return CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, page_size, kv_format=form)
 

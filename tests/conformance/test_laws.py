@@ -197,3 +197,16 @@ def test_l15_constant_values(backend: Any, form: KVFormat, seed: int, constant: 
     constant_case = replace(case, v_cache=v_cache, stored=stored, values=[np.asarray(back)])
     state, expected = constant_case.prefill(backend), oracle(constant_case)
     assert bound_fraction(np.asarray(state.out), expected.out, expected.out_bound) <= 1
+
+
+@LAW
+@given(seed=seeds, page=st.integers(1, 6))
+def test_l13_limits_change_nothing(backend: Any, form: KVFormat, seed: int, page: int) -> None:
+    """Window and chunk as long as the sequence, slope 0, sink -inf: no bit; a large softcap: within the bound."""
+    case = make_case(seed, [2, 1], [9, 5], page_size=page, form=form)
+    plain = case.prefill(backend)
+    zeros, none = np.zeros(4, np.float32), np.full(4, -np.inf, np.float32)
+    for keywords in ({"window": 9}, {"attention_chunk": 9}, {"alibi_slopes": zeros}, {"sinks": none}):
+        equal(case.using(**keywords).prefill(backend), plain, str(list(keywords)))
+    capped = case.using(softcap=1e6)
+    assert_state(capped.prefill(backend), oracle(capped), "softcap")

@@ -96,6 +96,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["generate", "hi", "--model", "tiny", "--max-tokens", "0"], "max_tokens"),
         (["generate", "hi", "--model", "tiny", "--num-frames", "0"], "num_frames"),
         (["generate", "hi", "--model", "tiny", "--num-frames", "99999999999999999999"], "num_frames"),
+        (["generate", "hi", "--model", "tiny", "--page-size", "99999999999999999999"], "page_size"),
+        (["generate", "hi", "--model", "tiny", "--page-size", "9223372036854775807"], "page_size"),
+        (["generate", "hi", "--model", "tiny", "--page-size", "2147483647", "--num-frames", "2147483647"], "pool"),
+        (["generate", "hi", "--model", "tiny", "--num-frames", "9223372036854775807"], "num_frames"),
+        (["generate", "hi", "--model", "~nosuchuser/x"], "home"),
         (["generate", QUESTION, "--model", "tiny", "--num-frames", "1"], "need 17 = ceil((16 + 256 - 1) / 16) (S34)"),
         (["generate", "hi", "--model", "tiny", "--backend", "nonsense"], "nonsense"),
         (["generate", "the " * 40_000, "--model", "tiny"], "too long"),
@@ -162,3 +167,50 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_letters_that_the_terminal_lacks() -> None:
     done = command("demo", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the shell of POSIX")
+@pytest.mark.parametrize(
+    ("line", "status", "errors"),
+    [
+        ("generate hi --model tiny --max-tokens 2 >&-", 0, 0),
+        ("generate hi --model tiny --max-tokens 2 2>&-", 0, 0),
+        ("generate hi --model tiny --max-tokens 0 >&-", 2, 1),
+        ("generate hi --model tiny --max-tokens 0 2>&-", 2, 0),
+        ("generate hi --model tiny --max-tokens 0 >&- 2>&- <&-", 2, 0),
+        ("nonsense 2>&-", 2, 0),
+        ("demo >&-", 0, 0),
+        ("--version >&-", 0, 0),
+        ("--version >/dev/full", 2, 1),
+        ("--help >/dev/full", 2, 1),
+        ("demo >/dev/full", 2, 1),
+        ("generate hi --model tiny --max-tokens 2 >/dev/full", 2, 1),
+        ("generate hi --model tiny --max-tokens 2 >/dev/full 2>/dev/full", 2, 0),
+        ("generate hi --model tiny --max-tokens 0 2>/dev/full", 2, 0),
+        ("nonsense 2>/dev/full", 2, 0),
+    ],
+)
+def test_nobody_listens(line: str, status: int, errors: int) -> None:
+    if "/dev/full" in line and not os.path.exists("/dev/full"):
+        pytest.skip("no full device on this system")
+    if "generate" in line:
+        pytest.importorskip("tokenizers")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -m pagedref {line}', sys.executable], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (status, errors), done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_a_cache_of_a_user_without_a_home() -> None:
+    done = command("generate", "hi", env={**os.environ, "PAGEDREF_CACHE": "~nosuchuser/x"})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "PAGEDREF_CACHE" in done.stderr and "~nosuchuser" in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["99999999999999999999", "99999", "0", "-1", "two", "9" * 4000, "\u00b2", ""])
+def test_any_number_of_threads(wanted: str) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ("generate", QUESTION, "--model", "tiny", "--max-tokens", "9", "--quiet")
+    done = command(*arguments, env={**os.environ, "PAGEDREF_THREADS": wanted})
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "figs tea.", "")

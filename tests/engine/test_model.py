@@ -135,3 +135,21 @@ def test_texts_need_a_tokenizer_and_chat_a_template() -> None:
     assert tiny.decode(tiny.encode("the tea.")) == "the tea."
     with pytest.raises(ContractError, match="no chat template"):
         tiny.generate("the tea.", chat=True)
+
+
+@pytest.mark.parametrize("wrong", ["a", 1.5, None, True, 0, -3, 2**70, [1]])
+def test_counts_are_whole(model: Model, wrong: Any) -> None:
+    for name in ("tokens_per_step", "page_size"):
+        for call in (
+            lambda name=name: model.logits([1, 2], **{name: wrong}),
+            lambda name=name: model.generate([1, 2], max_tokens=1, **{name: wrong}),
+        ):
+            with pytest.raises(ContractError, match=f"{name} .*, got .*, need ") as error:
+                call()
+            assert "\n" not in str(error.value)
+    assert len(model.generate([1, 2], max_tokens=1, tokens_per_step=np.int64(1), page_size=np.int8(3))) == 1
+
+
+def test_a_pool_beyond_every_address_is_refused(model: Model) -> None:
+    with pytest.raises(ContractError, match="num_frames makes a pool too large"):
+        model.cache(2**31 - 1, page_size=2**31 - 1)

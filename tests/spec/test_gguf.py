@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -327,3 +328,37 @@ def test_flipped_bytes_never_surprise(tmp_path: Path, data: st.DataObject) -> No
         raw[place] = byte
     path.write_bytes(raw)
     loads_or_is_refused(path)
+
+
+@pytest.mark.parametrize("name", ["embed", "final_norm", "layers.0.v", "layers.0.down"])
+def test_a_tensor_without_an_axis_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "m.gguf", {**hf_weights(), name: np.array(1.0, np.float32)})
+    refused(path, NAMES[name], "()") if name == "embed" else refused(path, NAMES[name])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bytes_flipped_lost_and_doubled_never_surprise(tmp_path: Path, seed: int) -> None:
+    """Pieces that are missing or twice shift all that follows, which single bytes do not."""
+    path, random = tmp_path / "m.gguf", Random(seed)
+    raw = small_file(path)
+    front = raw.index(b"token_embd.weight") + 1200
+    for _ in range(25):
+        damaged = bytearray(raw)
+        for _ in range(random.randint(1, 6)):
+            at = random.randrange(front if random.random() < 0.8 else len(damaged)) % len(damaged)
+            match random.randrange(5):
+                case 0:
+                    damaged[at] ^= 1 << random.randrange(8)
+                case 1:
+                    number = random.choice([0, 1, 2**31, 2**32 - 1, 2**60, 2**63, 2**64 - 1])
+                    damaged[at : at + 8] = number.to_bytes(8, "little")
+                case 2:
+                    del damaged[at : at + random.randint(1, 40)]
+                case 3:
+                    damaged[at:at] = damaged[random.randrange(len(damaged)) :][: random.randint(1, 64)]
+                case _:
+                    damaged[at] = random.randrange(256)
+        if random.random() < 0.1:
+            del damaged[random.randrange(len(damaged)) :]
+        path.write_bytes(damaged)
+        loads_or_is_refused(path)

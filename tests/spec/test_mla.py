@@ -473,3 +473,33 @@ def test_nothing_is_mutated_and_the_contract_names_both() -> None:
     for name in ("mla_decode", "mla_prefill"):
         arguments = {array.name for array in EXTENDED_OPERATIONS[name].arrays} | {*EXTENDED_OPERATIONS[name].options}
         assert arguments == {*inspect.signature(getattr(OURS, name)).parameters}
+
+
+@pytest.mark.parametrize("side", ["ckv_format", "kpe_format"])
+@pytest.mark.parametrize("wrong", [[], {}, 3, "x", np.ones(2)])
+def test_formats_that_are_none(side: str, wrong: Any) -> None:
+    one, cache, row = np.ones((1, 1, 2)), np.ones((1, 2, 2)), np.array
+    with pytest.raises(ContractError, match=f"^mla_decode: {side} "):
+        mla_decode(one, one, cache, cache, row([0, 1]), row([0]), row([2]), sm_scale=1.0, **{side: wrong})
+    with pytest.raises(ContractError, match=f"^LatentCacheSpec: {side} "):
+        LatentCacheSpec(1, 4, 2, 2, **{side: wrong})
+
+
+def test_forms_refuse_what_does_not_fit() -> None:
+    w_kv_b, ckv = np.ones((2, 5, 3)), np.ones((4, 3))
+    for wrong in ("a", 1.5, None, True, 0, 5, -1):
+        with pytest.raises(ContractError, match=r"^mla_expand: nope_dim "):
+            mla_expand(w_kv_b, ckv, nope_dim=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ContractError, match=r"^mla_project: nope_dim "):
+            mla_project(w_kv_b, np.ones((4, 2, 3)), nope_dim=wrong)  # type: ignore[arg-type]
+    for bad in (None, [1.0], np.ones(3), np.ones((4, 2)), np.ones((4, 2, 9)), "a"):
+        for call in (
+            lambda bad=bad: mla_expand(w_kv_b, bad, nope_dim=2),
+            lambda bad=bad: mla_project(w_kv_b, bad, nope_dim=2),
+            lambda bad=bad: mla_absorb(w_kv_b, bad),
+            lambda bad=bad: mla_absorb(bad if np.ndim(bad) != 3 else None, np.ones((4, 2, 2))),
+        ):
+            with pytest.raises(ContractError, match=r"^mla_(expand|project|absorb): .*, got .*, need "):
+                call()
+    assert LatentCacheSpec(np.int64(1), np.int8(4), 2, 2) == LatentCacheSpec(1, 4, 2, 2)
+    assert type(LatentCacheSpec(np.int64(1), np.int8(100), 2, 2).bytes_per_frame) is int

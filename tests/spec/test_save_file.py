@@ -444,3 +444,31 @@ def test_the_local_file_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         LOCAL.open(path, "update")
     assert isinstance(_files.LOCAL, _files.LocalFiles) and save_file.VERSION == "1"
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\0", "", ".", "/", None, 7, b"bytes", ["a"]])
+def test_paths_that_name_no_file(path: Any) -> None:
+    cache, seq = filled("plain")
+    before = gathered(cache, seq)
+    for name, call in (("save", lambda: cache.save(seq, path)), ("restore", lambda: cache.restore(path))):
+        with pytest.raises(ContractError, match=rf"^{name}: path .*, got .*, need ") as error:
+            call()
+        assert "\n" not in str(error.value)
+    assert gathered(cache, seq) == before
+    cache.manager.audit()
+
+
+def test_geometry_in_integers_of_numpy(tmp_path: Path) -> None:
+    """A CacheSpec takes them, so its files must."""
+    spec = CacheSpec(np.int64(1), np.int32(2), np.int16(8), page_size=np.uint8(4), v_head_dim=np.int64(8))
+    cache = PagedKVCache(spec, 4)
+    seq = cache.add()
+    step, ones = cache.begin([seq], [5]), np.ones((5, 2, 8), np.float32)
+    cache.append(step, ones, ones)
+    cache.commit(step)
+    cache.save(seq, tmp_path / "s")
+    plain = PagedKVCache(CacheSpec(1, 2, 8, page_size=4), 4)
+    assert plain.manager.seq_len(plain.restore(tmp_path / "s")) == 5
+    assert cache.manager.seq_len(cache.restore(tmp_path / "s")) == 5
+    for one in (cache, plain):
+        one.manager.audit()

@@ -175,6 +175,21 @@ def test_files_of_hf(tmp_path: Path) -> None:
     assert Tokenizer.from_hf(tmp_path).eos_token_ids == frozenset()
 
 
+@pytest.mark.parametrize("entry", ["eos_token", "bos_token", "chat_template"])
+@pytest.mark.parametrize(
+    "value", ["\\ud800", "a\\udfff b", {"content": "\\ud800"}, [{"name": "default", "template": "\\ud800"}]]
+)
+def test_half_a_character_is_refused(tmp_path: Path, entry: str, value: Any) -> None:
+    write_tokenizer(tmp_path, **{entry: json.loads(json.dumps(value).replace("\\\\u", "\\u"))})
+    try:
+        Tokenizer.from_hf(tmp_path).eos_token.encode()
+    except ContractError as error:
+        assert "half a character" in str(error) and "\n" not in str(error)
+        str(error).encode()
+    else:  # an entry of another form counts as none
+        assert isinstance(value, list | dict) and (entry == "chat_template") == isinstance(value, dict)
+
+
 def test_damaged_files_of_hf_are_named(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("{")
