@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # what cannot be written shows here, also on the way out
     except (PagedRefError, OSError) as error:
-        _drop_output()
+        _let_go(sys.stdout)
         if isinstance(error, BrokenPipeError):  # whoever read has gone; nothing is left to say
             return 0
         return _complain(f"pagedref: error: {' '.join(str(error).split())}", 2)
@@ -58,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"pagedref: error: memory is exhausted, {what}", 2)
     except KeyboardInterrupt:
         return _complain("", 130)
+    finally:
+        _let_go(sys.stderr)
     return status
 
 
@@ -68,13 +70,13 @@ def _complain(line: str, status: int) -> int:
     return status
 
 
-def _drop_output() -> None:
-    """Write out what is held; if that fails, let it go, so that leaving does not fail again."""
+def _let_go(stream: Any) -> None:
+    """Write out what a stream holds; if that fails, drop it, so that leaving does not fail again (status 120)."""
     try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stream.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _Parser(argparse.ArgumentParser):

@@ -205,7 +205,8 @@ class KVFormat:
             kind = None
         if kind is None:
             known = ", ".join(str(each.dtype) for each in KINDS.values())
-            raise ContractError(f"KVFormat.of: dtype is no storage type, got {dtype}, need one of {known}")
+            got = getattr(dtype, "__name__", dtype)
+            raise ContractError(f"KVFormat.of: dtype is no storage type, got {got}, need one of {known}")
         return KVFormat(kind.name, "tensor" if kind.integer else None)
 
     @property
