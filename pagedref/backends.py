@@ -13,7 +13,7 @@ from typing import Any
 from pagedref.contract import OPERATIONS
 from pagedref.errors import BackendUnavailable
 
-__all__ = ["available", "get"]
+__all__ = ["available", "check", "get"]
 
 _GROUP = "pagedref.backends"
 _BUILT_IN = {"numpy": "pagedref.attention", "cuda": "pagedref_cuda"}
@@ -85,10 +85,33 @@ def get(name: str) -> Any:
             raise BackendUnavailable(
                 f"get: backend {name!r} cannot be imported, got {error}, need its package"
             ) from error
+    return check(backend, repr(name))
+
+
+def check(backend: Any, name: str) -> Any:
+    """Return a backend that has every operation and can run here.
+
+    Parameters
+    ----------
+    backend : module or object
+        The backend.
+    name : str
+        For the error text.
+
+    Returns
+    -------
+    module or object
+        The same.
+
+    Raises
+    ------
+    BackendUnavailable
+        It lacks an operation, or its ``ensure_available`` says that it cannot run here.
+    """
     missing = [operation for operation in OPERATIONS if not callable(getattr(backend, operation, None))]
     if missing:
         raise BackendUnavailable(
-            f"get: backend {name!r} lacks operations, got none of {', '.join(missing)}, need all of the contract"
+            f"get: backend {name} lacks operations, got none of {', '.join(missing)}, need all of the contract"
         )
     ensure_available = getattr(backend, "ensure_available", None)
     if callable(ensure_available):

@@ -88,7 +88,8 @@ class PagedKVCache(CacheFiles):
         v_scale: Any = None,
     ) -> None:
         self.spec = spec
-        self.backend = backends.get(backend) if isinstance(backend, str) else backend
+        named = isinstance(backend, str)
+        self.backend = backends.get(backend) if named else backends.check(backend, type(backend).__name__)
         self.manager = KVManager(num_frames, spec.page_size, frame_order=frame_order)
         self._poison = poison
         self._steps = OpenSteps()

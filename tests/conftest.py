@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from pagedref import backends
 from pagedref.contract import DTYPES
+from pagedref.errors import PagedRefError
 
 settings.register_profile("pagedref", deadline=None)  # a busy machine is no fault
 settings.load_profile("pagedref")
@@ -17,6 +18,14 @@ settings.load_profile("pagedref")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Choose the backend that the conformance suite judges."""
     parser.addoption("--pagedref-backend", default="numpy", help="backend under test: numpy, cuda or an entry point")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a backend that is none once, before hundreds of tests do."""
+    try:
+        backends.get(config.getoption("--pagedref-backend"))
+    except PagedRefError as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_report_header(config: pytest.Config) -> str:

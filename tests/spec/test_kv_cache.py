@@ -14,7 +14,7 @@ import pagedref.attention as reference
 from pagedref.attention import dense_attention
 from pagedref.cache_spec import CacheSpec
 from pagedref.conformance import assert_exact, assert_state
-from pagedref.errors import ContractError, OutOfFrames
+from pagedref.errors import BackendUnavailable, ContractError, OutOfFrames
 from pagedref.kv_cache import PagedKVCache
 from pagedref.kv_format import KVFormat
 
@@ -136,9 +136,12 @@ def test_failed_copy_changes_nothing() -> None:
         broken = True
 
         def __getattr__(self, name: str) -> Any:
-            if name == "copy_frames" and self.broken:
-                raise RuntimeError("device lost")
             return getattr(reference, name)
+
+        def copy_frames(self, *arguments: Any) -> None:
+            if self.broken:
+                raise RuntimeError("device lost")
+            reference.copy_frames(*arguments)
 
     backend = Broken()
     cache = PagedKVCache(SPEC, 4, backend=backend, poison=True)
@@ -309,3 +312,8 @@ def test_begin_takes_integers_alone(ids: Any, counts: Any) -> None:
     cache.add()
     with pytest.raises(ContractError, match="begin:"):
         cache.begin(ids, counts)
+
+
+def test_a_backend_that_lacks_an_operation_is_refused_at_once() -> None:
+    with pytest.raises(BackendUnavailable, match="lacks operations"):
+        PagedKVCache(SPEC, 2, backend=type("Part", (), {"append_kv": reference.append_kv})())
