@@ -34,7 +34,9 @@ talks = 0 in ranks
 class ContextParallel:
     """The backend ``numpy``, spread over ranks; PagedKVCache and the models use it like any other."""
 
-    merge_states = staticmethod(attention.merge_states)
+    merge_states, gather_kv, copy_frames = (
+        staticmethod(operation) for operation in (attention.merge_states, attention.gather_kv, attention.copy_frames)
+    )
 
     @staticmethod
     def append_kv(k, v, k_cache, v_cache, slot_mapping):
