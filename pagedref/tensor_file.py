@@ -20,7 +20,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
@@ -151,23 +151,49 @@ class TensorFile:
             The seal is missing or broken, or the file has become shorter since it was opened.
         """
         digest = hashlib.sha256(self._without_seal() if sealed else b"")
+        arrays = self._arrays(self.tensors, digest.update)
+        if sealed and digest.hexdigest() != self.metadata[_SEAL]:
+            self._refuse("is damaged", f"SHA-256 {digest.hexdigest()}", self.metadata[_SEAL][:64])
+        return arrays
+
+    def read_one(self, name: str) -> npt.NDArray[Any]:
+        """Read one tensor as it is stored.
+
+        Parameters
+        ----------
+        name : str
+            A key of `tensors`.
+
+        Returns
+        -------
+        array
+            C-contiguous, owned; bfloat16 and fp8 as their bits (see :data:`FORMATS`).
+
+        Raises
+        ------
+        ContractError
+            If the file has become shorter since it was opened.
+        """
+        return self._arrays([name], lambda raw: None)[name]
+
+    def _arrays(self, names: Iterable[str], seen: Callable[[memoryview], None]) -> dict[str, npt.NDArray[Any]]:
+        """Read some tensors in order, and show the bytes of each."""
         arrays = {}
         file = self._open()
         try:
-            for name, info in self.tensors.items():
+            for name in names:
+                info = self.tensors[name]
                 array = np.empty(info.shape, dtype=FORMATS[info.dtype])
                 raw = array.reshape(-1).view(np.uint8)
                 got = file.read_into(info.start, raw.data) if array.size else 0
                 if got != info.stop - info.start:
                     self._refuse(f"tensor {_show(name)} is truncated", got, f"{info.stop - info.start} bytes")
-                digest.update(raw.data)
+                seen(raw.data)
                 arrays[name] = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("="))
         except OSError as error:
             self._refuse("cannot be read", error.strerror or str(error), "a readable file")
         finally:
             file.close()
-        if sealed and digest.hexdigest() != self.metadata[_SEAL]:
-            self._refuse("is damaged", f"SHA-256 {digest.hexdigest()}", self.metadata[_SEAL][:64])
         return arrays
 
     def _refuse(self, wrong: str, got: object, need: str) -> NoReturn:
@@ -200,7 +226,7 @@ class TensorFile:
         try:
             header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
         except (ValueError, RecursionError) as error:
-            self._refuse("has a header that is not JSON", error.args[0], "a JSON object")
+            self._refuse("has a header that is not JSON", str(error)[:80], "a JSON object")
         if not isinstance(header, dict):
             self._refuse("has a header that is not a JSON object", type(header).__name__, "a JSON object")
         return header
@@ -217,7 +243,7 @@ class TensorFile:
             self._refuse(f"{about} has a malformed entry", entry, "dtype, shape and data_offsets")
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in FORMATS:
-            self._refuse(f"{about} has an unknown format", dtype, " or ".join(FORMATS))
+            self._refuse(f"{about} has an unknown format", _show(dtype), " or ".join(FORMATS))
         if not _is_counts(shape) or len(shape) > 32 or math.prod(max(length, 1) for length in shape) > 2**56:
             self._refuse(f"{about} has an impossible shape", shape, "at most 32 integers >= 0")
         if not _is_counts(offsets) or len(offsets) != 2 or not 0 <= offsets[0] <= offsets[1] <= size - base:
