@@ -34,13 +34,13 @@ def table(rows: list[Row]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=("models", "attention", "variants"), help="a part of it")
+    parser.add_argument("--only", choices=("models", "attention", "variants", "serving"), help="a part of it")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each model measurement (5)")
     parser.add_argument("--model", default="smollm2", help="another Llama without biases and rope scaling")
     options = parser.parse_args()
     os.environ.pop("OPENBLAS_CORETYPE", None)  # before NumPy: the library shall choose for this processor
 
-    from benchmarks import attention, measure, models, variants
+    from benchmarks import attention, measure, models, serving, variants
 
     found = measure.surroundings()
     print(", ".join(f"{name} {value}" for name, value in found.items()), flush=True)
@@ -51,6 +51,8 @@ def main() -> None:
         rows += variants.measure(2 * options.rounds)
     if options.only in (None, "models"):
         rows += models.measure(options.rounds, options.model)
+    if options.only in (None, "serving"):
+        rows += serving.measure(max(1, options.rounds // 2), options.model)
     lines = table(rows)
     print("\n".join(lines))
     RESULTS.mkdir(exist_ok=True)

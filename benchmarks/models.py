@@ -79,7 +79,7 @@ class Transformers:
                 num_attention_heads=config.num_qo_heads,
                 num_key_value_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
-                rms_norm_eps=config.rms_norm_eps,
+                rms_norm_eps=config.norm_eps,
                 max_position_embeddings=config.max_model_len,
                 rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
                 tie_word_embeddings=config.tie_embeddings,

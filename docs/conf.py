@@ -22,10 +22,13 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "docstrings",
     "mathml",
     "rules",
     "study",
+    "walk",
 ]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
@@ -36,10 +39,26 @@ nitpick_ignore_regex = [("py:.*", r"(numpy|collections|typing|pathlib)\..*")]  #
 # site is built without the docstrings of the twin.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 try:
-    import_module("pagedref_cuda")
+    import_module("pagedref_cuda.cache")
 except ImportError:
     suppress_warnings = ["autodoc.import_object"]
     nitpick_ignore_regex.append(("py:.*", r"pagedref_cuda\..*"))
+
+# The tutorials are scripts: run when the site is built, with what they print and draw on the page.
+sphinx_gallery_conf = {
+    "examples_dirs": ["../examples/tutorials"],
+    "gallery_dirs": ["learn"],
+    "filename_pattern": r"/\d\d_",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "remove_config_comments": True,
+    "nested_sections": False,
+    "within_subsection_order": "FileNameSortKey",
+    "matplotlib_animations": False,
+    "abort_on_example_error": True,
+}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # types, shapes and ranges stand in the docstrings
@@ -59,6 +78,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "pagedref"
 html_static_path = ["_static"]
 html_css_files = ["house.css"]
+html_context = {"default_mode": "auto"}  # as the reader's system is
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
@@ -72,4 +92,4 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {page: [] for page in ("index", "semantics", "api", "cuda", "house", "faults", "glossary")}
+html_sidebars = {page: [] for page in ("index", "semantics", "api", "cuda", "house", "faults", "glossary", "interactive", "gallery")}

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from pagedref.attention import AttentionState as AttentionState
     from pagedref.attention import dense_attention as dense_attention
     from pagedref.cache_spec import CacheSpec as CacheSpec
+    from pagedref.engine import Engine as Engine
+    from pagedref.engine import EngineConfig as EngineConfig
     from pagedref.kv_cache import PagedKVCache as PagedKVCache
     from pagedref.memory import FrameAllocator as FrameAllocator
     from pagedref.memory import KVManager as KVManager
     from pagedref.memory import PageTable as PageTable
     from pagedref.models import Model as Model
     from pagedref.models import load_model as load_model
+    from pagedref.models.sampling import SamplingParams as SamplingParams
 
 __version__ = "0.1.0"
 
@@ -34,12 +37,15 @@ _HOME = {
     "AttentionState": "pagedref.attention",
     "dense_attention": "pagedref.attention",
     "CacheSpec": "pagedref.cache_spec",
+    "Engine": "pagedref.engine",
+    "EngineConfig": "pagedref.engine",
     "PagedKVCache": "pagedref.kv_cache",
     "FrameAllocator": "pagedref.memory",
     "KVManager": "pagedref.memory",
     "PageTable": "pagedref.memory",
     "Model": "pagedref.models",
     "load_model": "pagedref.models",
+    "SamplingParams": "pagedref.models.sampling",
 }
 _MODULES = (
     "addressing",
@@ -48,6 +54,7 @@ _MODULES = (
     "cache_spec",
     "conformance",
     "contract",
+    "engine",
     "errors",
     "kv_cache",
     "memory",
@@ -55,6 +62,7 @@ _MODULES = (
     "numerics",
     "options",
     "ragged",
+    "scheduling",
     "validate",
 )
 

@@ -136,6 +136,11 @@ class CacheFiles:
         self._peak = max(self._peak, int(np.count_nonzero(self.manager.refcount)))
         return seq_id
 
+    def _need_layer(self, function: str, layer: int) -> None:
+        """Refuse a layer that is none."""
+        if not 0 <= layer < self.spec.num_layers:
+            raise ContractError(f"{function}: layer is out of range, got {layer}, need 0..{self.spec.num_layers - 1}")
+
     def _places(self, slots: npt.NDArray[np.int64]) -> dict[str, tuple[Array, Any]]:
         """Return each array, and the index that picks from it what belongs to the slots of one sequence."""
         frames, offsets = frame_of_slot(slots, self.spec.page_size), offset_of_slot(slots, self.spec.page_size)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pagedref.cache_spec import CacheSpec
 from pagedref.memory import MemoryStats
 
-__all__ = ["MemoryReport", "Step", "report"]
+__all__ = ["MemoryReport", "Step", "make_step", "report"]
 
 Array = npt.NDArray[Any]
 
@@ -82,6 +82,37 @@ class MemoryReport:
     def waste(self) -> float:
         """Share of the held bytes that holds no token, 0 to 1."""
         return self.bytes_wasted / self.bytes_held if self.bytes_held else 0.0
+
+
+def make_step(manager: Any, ids: Array, counts: Array, **group: str) -> Step:
+    """Say where tokens go that a manager has reserved.
+
+    Parameters
+    ----------
+    manager : KVManager or GroupedKVManager
+        Tables and lengths.
+    ids, counts : int arrays (num_seqs,)
+        Sequences, and new tokens of each.
+    **group
+        Of a grouped manager, whose tables.
+
+    Returns
+    -------
+    Step
+    """
+    csr = manager.csr(ids, extra=counts, **group)
+    ends = np.cumsum(counts)
+    first = np.repeat(manager.seq_lens(ids) - (ends - counts), counts)
+    return Step(
+        seq_ids=tuple(ids.tolist()),
+        num_tokens=tuple(counts.tolist()),
+        qo_indptr=np.concatenate([[0], ends]).astype(np.int32),
+        positions=first + np.arange(first.size),
+        slot_mapping=manager.slots(ids, counts, **group),
+        kv_indptr=csr.kv_indptr,
+        kv_indices=csr.kv_indices,
+        kv_last_page_len=csr.kv_last_page_len,
+    )
 
 
 def report(stats: MemoryStats, spec: CacheSpec, peak: int, max_model_len: int | None) -> MemoryReport:

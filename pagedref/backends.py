@@ -13,13 +13,14 @@ from typing import Any
 from pagedref.contract import OPERATIONS
 from pagedref.errors import BackendUnavailable
 
-__all__ = ["available", "check", "get"]
+__all__ = ["available", "check", "get", "layers"]
 
 _GROUP = "pagedref.backends"
 _BUILT_IN = {"numpy": "pagedref.attention", "cuda": "pagedref_cuda"}
+_LAYERS = {"numpy": "pagedref.layers", "cuda": "pagedref_cuda.layers"}
 _INSTALL = {
-    "cuda": 'pip install "pagedref[cuda]" for a GPU, or pip install "pagedref[cudasim]" and NUMBA_ENABLE_CUDASIM=1 '
-    "in the environment for the simulator",
+    "cuda": 'pip install "pagedref[cuda]" for a GPU or, without one, the emulator; or pip install "pagedref[cudasim]" '
+    "and NUMBA_ENABLE_CUDASIM=1 in the environment for the simulator",
 }
 
 
@@ -66,26 +67,50 @@ def get(name: str) -> Any:
     """
     if name in _BUILT_IN:
         try:
-            backend = import_module(_BUILT_IN[name])
+            return check(import_module(_BUILT_IN[name]), repr(name))
         except ImportError as error:
             raise BackendUnavailable(
                 f"get: name {name!r} needs a package that is missing, got {error}, "
                 f"need {_INSTALL.get(name, 'pip install pagedref')}"
             ) from error
-    else:
-        from importlib.metadata import entry_points
+    from importlib.metadata import entry_points
 
-        points = [point for point in entry_points(group=_GROUP) if point.name == name]
-        if not points:
-            known = ", ".join(available())
-            raise BackendUnavailable(f"get: name is not a backend, got {name!r}, need one of {known}")
-        try:
-            backend = points[0].load()
-        except ImportError as error:
-            raise BackendUnavailable(
-                f"get: backend {name!r} cannot be imported, got {error}, need its package"
-            ) from error
+    points = [point for point in entry_points(group=_GROUP) if point.name == name]
+    if not points:
+        known = ", ".join(available())
+        raise BackendUnavailable(f"get: name is not a backend, got {name!r}, need one of {known}")
+    try:
+        backend = points[0].load()
+    except ImportError as error:
+        raise BackendUnavailable(f"get: backend {name!r} cannot be imported, got {error}, need its package") from error
     return check(backend, repr(name))
+
+
+def layers(name: str) -> Any:
+    """Return the layers by which models compute beside attention.
+
+    Parameters
+    ----------
+    name : str
+        Name of a backend. Those of NumPy serve every backend that has none of its own.
+
+    Returns
+    -------
+    module
+        Has every operation of :data:`pagedref.contract.LAYER_OPERATIONS` as an attribute.
+
+    Raises
+    ------
+    BackendUnavailable
+        The name is unknown, or the backend cannot run here.
+
+    Examples
+    --------
+    >>> layers("numpy").rms_norm.__name__
+    'rms_norm'
+    """
+    get(name)
+    return import_module(_LAYERS.get(name, _LAYERS["numpy"]))
 
 
 def check(backend: Any, name: str) -> Any:

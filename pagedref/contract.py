@@ -17,6 +17,7 @@ from pagedref.kv_format import KINDS
 __all__ = [
     "DTYPES",
     "EXTENDED_OPERATIONS",
+    "LAYER_OPERATIONS",
     "NOT_BUILT",
     "OPERATIONS",
     "Agreement",
@@ -230,6 +231,76 @@ _EXTENDED = (
 EXTENDED_OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _EXTENDED})
 """Operations that a backend may have beside :data:`OPERATIONS`, by name."""
 
+_ROWS = ("num_tokens", "features")
+_OUT = Array("out", _ROWS, "row", "the result", written=True)
+_X = Array("x", _ROWS, "row", "rows")
+_NORMED = (
+    Array("x", _ROWS, "row", "rows; takes `added`", written=True),
+    Array("weight", ("features",), "row", "factor of each column"),
+)
+_ADDED = Array("added", _ROWS, "row", "added to x first", optional=True)
+_BIAS = Array("bias", ("features",), "row", "added to each column", optional=True)
+_LOGITS = Array("logits", ("num_tokens", "columns"), "row", "scores, no NaN")
+_TURNS = ("num_tokens", 1, "pairs")
+
+_LAYERS = (
+    Operation(
+        "embed",
+        (
+            Array("token_ids", ("num_tokens",), "index", "0..vocab_size-1"),
+            Array("table", ("vocab_size", "features"), "weight", "a row for each token"),
+            _OUT,
+            Array("positions", ("num_tokens",), "index", "0..num_positions-1", optional=True),
+            Array("position_table", ("num_positions", "features"), "weight", "added to the scaled row", optional=True),
+        ),
+        ("scale",),
+        Agreement.EXACT,
+        (),
+    ),
+    Operation("rms_norm", (*_NORMED, _OUT, _ADDED), ("eps", "offset"), Agreement.BOUND, ()),
+    Operation("layer_norm", (*_NORMED, _BIAS, _OUT, _ADDED), ("eps",), Agreement.BOUND, ()),
+    Operation(
+        "linear",
+        (
+            Array("x", ("num_tokens", "in_features"), "row", "rows"),
+            Array("weight", ("features", "in_features"), "weight", "the matrix, outputs first"),
+            _OUT,
+            _BIAS,
+        ),
+        (),
+        Agreement.BOUND,
+        (),
+    ),
+    Operation(
+        "rotate",
+        (
+            Array("x", ("num_tokens", "num_heads", "head_dim"), "row", "queries or keys", written=True),
+            Array("cos", _TURNS, "row", "cosine of the angle of each pair, -1..1"),
+            Array("sin", _TURNS, "row", "sine of the angle of each pair, -1..1"),
+        ),
+        ("interleaved",),
+        Agreement.BOUND,
+        (),
+    ),
+    Operation("activate", (_X, _OUT), ("kind",), Agreement.BOUND, ()),
+    Operation(
+        "gate", (_X, Array("up", _ROWS, "row", "multiplied by the activation"), _OUT), ("kind",), Agreement.BOUND, ()
+    ),
+    Operation("argmax", (_LOGITS,), (), Agreement.EXACT, ()),
+    Operation("top_k", (_LOGITS,), ("k",), Agreement.EXACT, ()),
+    Operation("route", (_LOGITS,), ("k", "normalise"), Agreement.BOUND, ()),
+    Operation(
+        "sample",
+        (_LOGITS, Array("streams", ("num_tokens",), "index", "text of each row, 0..2**32-1", optional=True)),
+        ("temperature", "seed", "draw"),
+        Agreement.EXACT,
+        (),
+    ),
+)
+
+LAYER_OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _LAYERS})
+"""What models compute beside attention, by name: the functions that :func:`pagedref.backends.layers` gives."""
+
 _INDEX = ("int32", "int64")
 
 DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -240,13 +311,17 @@ DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "storage": tuple(kind.dtype.name for kind in KINDS.values()),
             "accumulator": ("float32", "float64"),
             "index": _INDEX,
+            "row": ("float32",),
+            "weight": ("float32", "float16", "bfloat16"),
         },
         "cuda": {
-            "query": ("float32",),
-            "narrow_query": ("float32",),
-            "storage": ("float32",),
+            "query": ("float32", "float16", "bfloat16"),
+            "narrow_query": ("float32", "float16", "bfloat16"),
+            "storage": tuple(kind.dtype.name for kind in KINDS.values() if kind.name != "float64"),
             "accumulator": ("float32",),
             "index": _INDEX,
+            "row": ("float32",),
+            "weight": ("float32", "float16", "bfloat16"),
         },
     }
 )
@@ -255,7 +330,7 @@ DTYPES: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
 NOT_BUILT: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "numpy": frozenset(),
-        "cuda": frozenset({"rotary", *_STORED}),
+        "cuda": frozenset(),
     }
 )
 """Keywords of the contract that a backend does not compute yet; passing one is a ContractError."""

@@ -10,6 +10,7 @@ __all__ = [
     "BackendUnavailable",
     "ContractError",
     "CorruptionError",
+    "NotOffered",
     "OutOfFrames",
     "PageFault",
     "PagedRefError",
@@ -22,6 +23,10 @@ class PagedRefError(Exception):
 
 class ContractError(PagedRefError, ValueError):
     """An argument breaks a rule of the contract (shape, dtype, range, combination)."""
+
+
+class NotOffered(ContractError):
+    """A backend does not offer this operation, keyword or stored form: no fault, but the call cannot be served."""
 
 
 class OutOfFrames(PagedRefError, MemoryError):

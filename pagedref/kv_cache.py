@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref import backends
-from pagedref._cache_files import CacheFiles
+from pagedref._latent_pages import LatentPages
 from pagedref._open_steps import OpenSteps
 from pagedref._pool import FramePool
-from pagedref._step import MemoryReport, Step, report
+from pagedref._step import MemoryReport, Step, make_step, report
 from pagedref.attention.state import AttentionState
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
@@ -28,7 +28,7 @@ __all__ = ["MemoryReport", "PagedKVCache", "Step"]
 Array = npt.NDArray[Any]
 
 
-class PagedKVCache(CacheFiles):
+class PagedKVCache(LatentPages):
     """Hold the keys and values of many sequences in one pool of frames.
 
     Parameters
@@ -117,8 +117,7 @@ class PagedKVCache(CacheFiles):
         ContractError
             There is no such layer.
         """
-        if not 0 <= layer < self.spec.num_layers:
-            raise ContractError(f"arrays: layer is out of range, got {layer}, need 0..{self.spec.num_layers - 1}")
+        self._need_layer("arrays", layer)
         return self._pool.layer(layer)
 
     def add(self) -> int:
@@ -193,19 +192,7 @@ class PagedKVCache(CacheFiles):
         plan = self.manager.reserve(ids, counts)
         self._copy(plan, lambda: self.manager.cancel(plan))
         self._peak = max(self._peak, self.manager.num_frames - self.manager.num_available)
-        csr = self.manager.csr(ids, extra=counts)
-        ends = np.cumsum(counts)
-        first = np.repeat(self.manager.seq_lens(ids) - (ends - counts), counts)
-        step = Step(
-            seq_ids=tuple(ids.tolist()),
-            num_tokens=tuple(counts.tolist()),
-            qo_indptr=np.concatenate([[0], ends]).astype(np.int32),
-            positions=first + np.arange(first.size),
-            slot_mapping=self.manager.slots(ids, counts),
-            kv_indptr=csr.kv_indptr,
-            kv_indices=csr.kv_indices,
-            kv_last_page_len=csr.kv_last_page_len,
-        )
+        step = self._new_step(ids, counts)
         self._steps.open(step)
         return step
 
@@ -224,7 +211,8 @@ class PagedKVCache(CacheFiles):
             Layer.
         """
         self._steps.need("append", step)
-        self.backend.append_kv(k, v, *self.arrays(layer), step.slot_mapping, **self._pool.stored(layer))
+        tables, place = self._at("append", step, layer)
+        self.backend.append_kv(k, v, *self._pool.layer(place), tables.slot_mapping, **self._pool.stored(place))
 
     def attend(self, step: Step, q: Array, *, layer: int = 0, **variants: Any) -> AttentionState:
         """Attend with the new tokens of a step to all tokens of their sequences.
@@ -251,8 +239,9 @@ class PagedKVCache(CacheFiles):
         ``paged_prefill``.
         """
         self._steps.need("attend", step)
-        pages = (*self.arrays(layer), step.kv_indptr, step.kv_indices, step.kv_last_page_len)
-        variants |= self._pool.stored(layer)
+        tables, place = self._at("attend", step, layer)
+        pages = (*self._pool.layer(place), tables.kv_indptr, tables.kv_indices, tables.kv_last_page_len)
+        variants |= self._pool.stored(place)
         if "mask" not in variants and "causal" not in variants and all(count == 1 for count in step.num_tokens):
             state: AttentionState = self.backend.paged_decode(q, *pages, **variants)
         else:
@@ -348,3 +337,12 @@ class PagedKVCache(CacheFiles):
     def audit(self) -> None:
         """Prove the books of the manager (S25), or raise CorruptionError with everything that is wrong."""
         self.manager.audit()
+
+    def _new_step(self, ids: Array, counts: Array) -> Step:
+        """Say where reserved tokens go."""
+        return make_step(self.manager, ids, counts)
+
+    def _at(self, function: str, step: Step, layer: int) -> tuple[Step, int]:
+        """Return the tables that a layer of a step uses, and where its arrays lie in the pool."""
+        self._need_layer(function, layer)
+        return step, layer

@@ -71,8 +71,8 @@ class Storage:
         ContractError
             A scale is not positive and finite (S17).
         """
-        if self.scale is not None and self.scale.ndim == 2:
-            scales = self.scale[frames]
+        if self.scale is not None and self.scale.ndim == 2 and len(frames):
+            scales = np.asarray(self.scale)[frames]
             if not ((scales > 0) & np.isfinite(scales)).all():
                 rule = "finite and > 0 for frames in use (S17)"
                 validate.fail(function, name, "is out of range", float(scales.min()), rule)

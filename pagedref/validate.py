@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.contract import DTYPES, EXTENDED_OPERATIONS, NOT_BUILT, OPERATIONS, Array
+from pagedref.contract import DTYPES, EXTENDED_OPERATIONS, LAYER_OPERATIONS, NOT_BUILT, OPERATIONS, Array
 from pagedref.errors import ContractError
 
 __all__ = ["arrays", "built", "copies", "csr", "fail", "heads", "qo_lens", "slots", "writable"]
@@ -37,7 +37,7 @@ def fail(function: str, argument: str, wrong: str, got: object, need: str) -> No
 def _parsed(function: str) -> tuple[tuple[Array, tuple[tuple[str, int], ...], str], ...]:
     """Split the shapes of an operation into (name, extra) pairs once: ``"num_seqs+1"`` is ``("num_seqs", 1)``."""
     result = []
-    operation = OPERATIONS[function] if function in OPERATIONS else EXTENDED_OPERATIONS[function]
+    operation = {**OPERATIONS, **EXTENDED_OPERATIONS, **LAYER_OPERATIONS}[function]
     for spec in operation.arrays:
         pairs = [(str(name).removesuffix("+1"), int(str(name).endswith("+1"))) for name in spec.shape]
         text = "(" + ", ".join(map(str, spec.shape)) + ("," if len(spec.shape) == 1 else "") + ")"
@@ -114,7 +114,7 @@ def arrays(function: str, backend: str, given: Mapping[str, Any]) -> dict[str, i
         for (name, extra), size in zip(pairs, array.shape, strict=True):
             if size < 1 and name in _NEVER_EMPTY:
                 fail(function, spec.name, f"has an empty {name}", tuple(array.shape), f"{text} with {name} >= 1")
-            known = dims.setdefault(name, size - extra)
+            known = dims.setdefault(name, int(name) if name.isdecimal() else size - extra)
             if known < 0 or known + extra != size:
                 rule = f"{text} with {name} = {max(known, 0)}"
                 fail(function, spec.name, "has the wrong shape", tuple(array.shape), rule)

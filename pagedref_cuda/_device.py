@@ -18,13 +18,18 @@ __all__ = [
     "offset_of",
     "offset_of_slot",
     "page_of",
+    "rint",
+    "slot_of",
     "tanh",
 ]
 
 page_of = device_function(addressing.page_of)
 offset_of = device_function(addressing.offset_of)
+slot_of = device_function(addressing.slot_of)
 frame_of_slot = device_function(addressing.frame_of_slot)
 offset_of_slot = device_function(addressing.offset_of_slot)
+
+_WHOLE = np.float32(2.0**23)  # from here on, every float32 is an integer
 
 
 @device_function
@@ -43,6 +48,16 @@ def log(x: np.float32) -> np.float32:
 def tanh(x: np.float32) -> np.float32:
     """Return the hyperbolic tangent in float32; +-1 for any large argument."""
     return np.float32(math.tanh(x))
+
+
+@device_function
+def rint(x: np.float32) -> np.float32:
+    """Return the nearest integer, of two the even one; a zero may lose its sign."""
+    if x > -_WHOLE and x < _WHOLE:
+        if x < 0:
+            return (x - _WHOLE) + _WHOLE
+        return (x + _WHOLE) - _WHOLE
+    return x
 
 
 @device_function

@@ -1,47 +1,73 @@
-"""Writing, reading and copying the cache on the device: pure movement of data, to the bit."""
+"""Writing, reading and copying the cache on the device: to the bit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from pagedref import validate
+from pagedref import addressing, validate
 from pagedref.errors import PageFault
+from pagedref.kv_format import KVFormat
+from pagedref.storage import Storage, storage, unpacked
 from pagedref_cuda import _runtime
+from pagedref_cuda._batch import lies_on_device, watch
+from pagedref_cuda._checks import check_slots_1, index
+from pagedref_cuda._copy import copy_frames
 from pagedref_cuda._device import frame_of_slot, offset_of, offset_of_slot, page_of
+from pagedref_cuda._numbers import NUMBERS, Numbers, copy_number, kind_of, numbers, of_words
 from pagedref_cuda._runtime import kernel
+from pagedref_cuda._storage import STORED, Stored, four_axes, of_pieces, pieces, stored, stored_number
+from pagedref_cuda.quantize import TARGET, Target, target, write_row
+from pagedref_cuda.tiles import refused
 
 __all__ = ["append_kv", "copy_frames", "gather_kv"]
 
 Array = npt.NDArray[Any]
 
 
-@kernel(("float32[:, :, :]", "float32[:, :, :]", "float32[:, :, :, :]", "float32[:, :, :, :]", "int64[:]"))
-def append_kv_1(k: Array, v: Array, k_cache: Array, v_cache: Array, slot_mapping: Array) -> None:
-    """Write one token of one kv head into its slot.
+@kernel((NUMBERS, NUMBERS, TARGET, TARGET, "int64[:]", "int64", "int64", "int64", "int64", "int32[:]"))
+def append_kv_1(
+    k: Numbers,
+    v: Numbers,
+    keys: Target,
+    values: Target,
+    slot_mapping: Array,
+    page_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    v_head_dim: int,
+    flag: Array,
+) -> None:
+    """Write one token of one kv head into its slot, in the format of the cache.
 
-    Launch: a thread owns one (token, kv head). Reads: its row of `k` and `v`, its entry of `slot_mapping`. Writes: its
-    row of both caches; nothing for slot -1 (S22). Barriers: none. Rung: 1, the reference line by line.
+    Launch: a thread owns one (token, kv head). Reads: its row of `k` and `v`, its entry of `slot_mapping`, scales that
+    are given. Writes: its row of both caches, and of scales and zero points that are computed; nothing for slot -1
+    (S22), and nothing at all if the slots were found wrong. Barriers: none. Rung: 1, the reference line by line.
     """
     item = cuda.grid(1)
-    num_kv_heads = k.shape[1]
-    if item >= k.shape[0] * num_kv_heads:
+    if item >= slot_mapping.shape[0] * num_kv_heads:
+        return
+    if refused(flag):
         return
     token = item // num_kv_heads
     head = item % num_kv_heads
     slot = slot_mapping[token]
     if slot < 0:
         return
-    frame = frame_of_slot(slot, k_cache.shape[1])
-    offset = offset_of_slot(slot, k_cache.shape[1])
-    for d in range(k.shape[2]):
-        k_cache[frame, offset, head, d] = k[token, head, d]
-    for d in range(v.shape[2]):
-        v_cache[frame, offset, head, d] = v[token, head, d]
+    frame = frame_of_slot(slot, page_size)
+    offset = offset_of_slot(slot, page_size)
+    write_row(k, token, head, head_dim, keys, frame, offset)
+    write_row(v, token, head, v_head_dim, values, frame, offset)
+
+
+def _sides(
+    function: str, caches: tuple[Any, Any], dims: dict[str, int], keywords: dict[str, Any]
+) -> tuple[Storage, Storage]:
+    """Check the stored form of keys and values."""
+    return storage(function, "k", caches[0], dims, keywords), storage(function, "v", caches[1], dims, keywords)
 
 
 def append_kv(
@@ -51,7 +77,7 @@ def append_kv(
     v_cache: Array,
     slot_mapping: Array,
     *,
-    kv_format: object = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     k_zero: Array | None = None,
@@ -61,78 +87,138 @@ def append_kv(
 
     Parameters
     ----------
-    k : array (num_tokens, num_kv_heads, head_dim) of float32
+    k : array (num_tokens, num_kv_heads, head_dim) of float32, float16 or bfloat16
         New keys.
-    v : array (num_tokens, num_kv_heads, v_head_dim) of float32
+    v : array (num_tokens, num_kv_heads, v_head_dim) of the same types
         New values.
-    k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim) of float32
-        The pool; any strides (S23).
+    k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim) of a storage type but float64
+        The pool; any strides (S23); half as many bytes on the last axis for int4.
     slot_mapping : array (num_tokens,) of int32 or int64
         ``frame * page_size + offset`` of each token (S19); -1 writes nothing (S22).
-    kv_format, k_scale, v_scale, k_zero, v_zero : optional
-        Scales of a quantised cache; not built yet, must be None.
+    kv_format : KVFormat or str, optional
+        How numbers are stored; by default what the type of the caches says (S17).
+    k_scale, v_scale : float or array of float32, optional
+        Scales: inputs where they cover a cache, a head or a frame; written where they cover a slot or a group (S17).
+    k_zero, v_zero : arrays of float32, optional
+        Zero points, written with the scales.
 
     Raises
     ------
     ContractError
         A slot is out of range or named twice, or an array breaks the contract; nothing is written.
     BackendUnavailable
-        There is neither a GPU nor the simulator.
+        Nothing here can run kernels.
 
     Notes
     -----
-    Mutates: the named slots of `k_cache` and `v_cache`. Agreement: EXACT. Twin: ``pagedref.attention.append_kv``.
+    Mutates: the named slots of `k_cache` and `v_cache`, and of the scales that are computed. Agreement: EXACT: taken as
+    float32, divided by the scale, saturated, rounded once (S16). Twin: ``pagedref.attention.append_kv``.
     """
     _runtime.ensure_available()
-    given = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slot_mapping": slot_mapping}
     keywords = {"kv_format": kv_format, "k_scale": k_scale, "v_scale": v_scale, "k_zero": k_zero, "v_zero": v_zero}
-    validate.built("append_kv", "cuda", keywords)
-    dims = validate.arrays("append_kv", "cuda", given)
-    slots = validate.slots("append_kv", slot_mapping, dims["num_frames"] * dims["page_size"])
-    items = dims["num_tokens"] * dims["num_kv_heads"]
-    if items == 0:
-        return
-    new = _runtime.readable(k), _runtime.readable(v)
-    with _runtime.written(k_cache, v_cache) as pools:
-        append_kv_1.launch(items, *new, *pools, _runtime.readable(slots))
-
-
-@kernel(
-    (
-        *("float32[:, :, :, :]", "float32[:, :, :, :]", "int64[:]", "int64[:]", "int64[:]", "int64[:]"),
-        *("float32[:, :, :]", "float32[:, :, :]"),
+    caches = {"k_cache": unpacked(k_cache, kv_format), "v_cache": unpacked(v_cache, kv_format)}
+    dims = validate.arrays("append_kv", "cuda", {"k": k, "v": v, **caches, "slot_mapping": slot_mapping})
+    sides = _sides("append_kv", (k_cache, v_cache), dims, keywords)
+    deferred = lies_on_device(slot_mapping)
+    num_slots = dims["num_frames"] * dims["page_size"]
+    slots = np.empty(0, np.int64) if deferred else validate.slots("append_kv", slot_mapping, num_slots)
+    frames = addressing.frame_of_slot(slots[slots >= 0], dims["page_size"])
+    for name, side, cache in zip("kv", sides, (k_cache, v_cache), strict=True):
+        validate.writable("append_kv", f"{name}_cache", cache)
+        side.check_frames("append_kv", f"{name}_scale", frames)
+        for what, array in (("scale", side.scale), ("zero", side.zero)):
+            if side.form.computed and array is not None:
+                validate.writable("append_kv", f"{name}_{what}", array)
+    lent_slots, flag = _slots_on_device(slot_mapping, num_slots, dims, sides) if deferred else (
+        _runtime.readable(slots), _runtime.readable(np.empty(0, np.int32))
     )
-)
+    sizes = dims["head_dim"], dims["v_head_dim"]
+    parts = [*pieces(k_cache, sides[0]), *pieces(v_cache, sides[1])]
+    with _runtime.written(*parts) as lent:
+        caches_ = [of_pieces(tuple(lent[at : at + 3]), side, size) for at, side, size in zip((0, 3), sides, sizes)]
+        append_kv_1.launch(
+            dims["num_tokens"] * dims["num_kv_heads"],
+            numbers(k),
+            numbers(v),
+            target(caches_[0], sides[0]),
+            target(caches_[1], sides[1]),
+            lent_slots,
+            dims["page_size"],
+            dims["num_kv_heads"],
+            *sizes,
+            flag,
+        )
+    if deferred:
+        watch("append_kv", flag, lambda: _check_slots(slot_mapping, num_slots, dims, sides))
+
+
+def _slots_on_device(
+    slot_mapping: Any, num_slots: int, dims: dict[str, int], sides: tuple[Storage, Storage]
+) -> tuple[Any, Any]:
+    """Check slots where they lie; return them in 64 bits, and a flag that is raised if they are wrong."""
+    wide, flag = _runtime.empty((dims["num_tokens"],), np.int64), _runtime.readable(np.zeros(1, np.int32))
+    scales = [four_axes(side.scale if side.form.granularity == "frame_head" else None) for side in sides]
+    check_slots_1.launch(
+        dims["num_tokens"],
+        index(slot_mapping),
+        wide,
+        num_slots,
+        dims["page_size"],
+        *map(_runtime.readable, scales),
+        flag,
+    )
+    return wide, flag
+
+
+def _check_slots(slot_mapping: Any, num_slots: int, dims: dict[str, int], sides: tuple[Storage, Storage]) -> None:
+    """Make the check of slots on the host, on a copy."""
+    slots = validate.slots("append_kv", np.asarray(slot_mapping), num_slots)
+    for name, side in zip("kv", sides, strict=True):
+        frames = addressing.frame_of_slot(slots[slots >= 0], dims["page_size"])
+        side.check_frames("append_kv", f"{name}_scale", frames)
+
+
+@kernel((STORED, STORED, *("int64[:]",) * 4, *("int64",) * 5, NUMBERS, NUMBERS))
 def gather_kv_1(
-    k_cache: Array,
-    v_cache: Array,
+    keys: Stored,
+    values: Stored,
     kv_indptr: Array,
     kv_indices: Array,
     first: Array,
     owner: Array,
-    k: Array,
-    v: Array,
+    page_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    v_head_dim: int,
+    raw: int,
+    k: Numbers,
+    v: Numbers,
 ) -> None:
     """Read one token of one kv head from its slot.
 
     Launch: a thread owns one (token, kv head); `owner` is the sequence of each token, `first` the first token of each
-    sequence. Reads: its row of both caches. Writes: its row of `k` and `v`. Barriers: none. Rung: 1, the reference
-    line by line.
+    sequence. Reads: its row of both caches, with their scales; where `raw` has bit 1 (bit 2), the bits of keys (values)
+    are copied as they are. Writes: its row of `k` and `v`. Barriers: none. Rung: 1, the reference line by line.
     """
     item = cuda.grid(1)
-    num_kv_heads = k.shape[1]
-    if item >= k.shape[0] * num_kv_heads:
+    if item >= owner.shape[0] * num_kv_heads:
         return
     token = item // num_kv_heads
     head = item % num_kv_heads
     sequence = owner[token]
     position = token - first[sequence]
-    frame = kv_indices[kv_indptr[sequence] + page_of(position, k_cache.shape[1])]
-    offset = offset_of(position, k_cache.shape[1])
-    for d in range(k.shape[2]):
-        k[token, head, d] = k_cache[frame, offset, head, d]
-    for d in range(v.shape[2]):
-        v[token, head, d] = v_cache[frame, offset, head, d]
+    frame = kv_indices[kv_indptr[sequence] + page_of(position, page_size)]
+    offset = offset_of(position, page_size)
+    for d in range(head_dim):
+        if raw & 1:
+            copy_number(keys.numbers, frame, offset, head, d, k, token, head)
+        else:
+            k.words[0, token, head, d] = stored_number(keys, frame, offset, head, d).view(np.uint32)
+    for d in range(v_head_dim):
+        if raw & 2:
+            copy_number(values.numbers, frame, offset, head, d, v, token, head)
+        else:
+            v.words[0, token, head, d] = stored_number(values, frame, offset, head, d).view(np.uint32)
 
 
 def gather_kv(
@@ -142,7 +228,7 @@ def gather_kv(
     kv_indices: Array,
     kv_last_page_len: Array,
     *,
-    kv_format: object = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     k_zero: Array | None = None,
@@ -152,18 +238,19 @@ def gather_kv(
 
     Parameters
     ----------
-    k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim) of float32
+    k_cache, v_cache : arrays (num_frames, page_size, num_kv_heads, dim) of a storage type but float64
         The pool.
     kv_indptr, kv_indices, kv_last_page_len : arrays of int32 or int64
         The pages of the batch (S20).
-    kv_format, k_scale, v_scale, k_zero, v_zero : optional
-        A quantised cache; not built yet, must be None.
+    kv_format, k_scale, v_scale, k_zero, v_zero
+        The stored form, as in ``append_kv``.
 
     Returns
     -------
-    k : array (sum of kv_len, num_kv_heads, head_dim) of float32
-        Keys in order of position.
-    v : array (sum of kv_len, num_kv_heads, v_head_dim) of float32
+    k : array (sum of kv_len, num_kv_heads, head_dim)
+        Keys in order of position; the type of the cache, or float32 where scales or a format of integers are given:
+        then ``stored * scale`` (S16).
+    v : array (sum of kv_len, num_kv_heads, v_head_dim)
         Values.
 
     Raises
@@ -173,7 +260,7 @@ def gather_kv(
     PageFault
         A page is unmapped: here every live token is asked for.
     BackendUnavailable
-        There is neither a GPU nor the simulator.
+        Nothing here can run kernels.
 
     Notes
     -----
@@ -181,15 +268,15 @@ def gather_kv(
     """
     _runtime.ensure_available()
     keywords = {"kv_format": kv_format, "k_scale": k_scale, "v_scale": v_scale, "k_zero": k_zero, "v_zero": v_zero}
-    validate.built("gather_kv", "cuda", keywords)
     given = {
-        "k_cache": k_cache,
-        "v_cache": v_cache,
+        "k_cache": unpacked(k_cache, kv_format),
+        "v_cache": unpacked(v_cache, kv_format),
         "kv_indptr": kv_indptr,
         "kv_indices": kv_indices,
         "kv_last_page_len": kv_last_page_len,
     }
     dims = validate.arrays("gather_kv", "cuda", given)
+    sides = _sides("gather_kv", (k_cache, v_cache), dims, keywords)
     indptr, frames, kv_lens = validate.csr(
         "gather_kv", kv_indptr, kv_indices, kv_last_page_len, dims["num_frames"], dims["page_size"]
     )
@@ -199,75 +286,22 @@ def gather_kv(
     total = int(kv_lens.sum())
     first = np.cumsum(kv_lens) - kv_lens
     owner = np.repeat(np.arange(len(kv_lens), dtype=np.int64), kv_lens)
-    k = _runtime.empty((total, dims["num_kv_heads"], dims["head_dim"]), np.float32)
-    v = _runtime.empty((total, dims["num_kv_heads"], dims["v_head_dim"]), np.float32)
-    items = total * dims["num_kv_heads"]
-    if items:
-        pages = (_runtime.readable(array) for array in (k_cache, v_cache, indptr, frames, first, owner))
-        gather_kv_1.launch(items, *pages, k, v)
-    return _runtime.to_host(k), _runtime.to_host(v)
-
-
-@kernel(*((f"uint{bits}[:, :, :, :]", "int64[:]", "int64[:]") for bits in (8, 16, 32, 64)))
-def copy_frames_1(pool: Array, src: Array, dst: Array) -> None:
-    """Copy one slot of one frame.
-
-    Launch: a thread owns one (copy, slot). Reads: frame ``src`` of `pool`. Writes: frame ``dst``; no frame is both
-    read and written, so no thread waits for another. Barriers: none. Rung: 1, the reference line by line.
-    """
-    item = cuda.grid(1)
-    page_size = pool.shape[1]
-    if item >= src.shape[0] * page_size:
-        return
-    source = src[item // page_size]
-    target = dst[item // page_size]
-    offset = item % page_size
-    for i in range(pool.shape[2]):
-        for j in range(pool.shape[3]):
-            pool[target, offset, i, j] = pool[source, offset, i, j]
-
-
-def _words(pool: Any) -> list[Any]:
-    """View a pool of any type and shape as pools of unsigned integers with four axes; none is a copy."""
-    size = pool.dtype.itemsize
-    words = pool.view(f"u{size}") if size in (1, 2, 4, 8) else pool[..., None].view(np.uint8)
-    while words.ndim < 4:
-        words = words[..., None]
-    pools = [words]
-    while pools[0].ndim > 4:
-        pools = [part[:, i] for part in pools for i in range(part.shape[1])]
-    return pools
-
-
-def copy_frames(arrays: Sequence[Array], src: Array, dst: Array) -> None:
-    """Copy whole frames within each array of a cache, scales included (S18, S27).
-
-    Parameters
-    ----------
-    arrays : sequence of arrays (num_frames, ...)
-        Everything that belongs to a frame: keys, values, scales, of every layer; any type, any strides.
-    src, dst : arrays (num_copies,) of int32 or int64
-        Frames to read and to write; no frame is written twice or both read and written.
-
-    Raises
-    ------
-    ContractError
-        A frame is out of range, written twice, or both read and written; nothing is copied.
-    BackendUnavailable
-        There is neither a GPU nor the simulator.
-
-    Notes
-    -----
-    Mutates: the frames `dst` of each array. Agreement: EXACT. Twin: ``pagedref.attention.copy_frames``.
-    """
-    _runtime.ensure_available()
-    validate.arrays("copy_frames", "cuda", {"src": src, "dst": dst})
-    wide_src, wide_dst = validate.copies("copy_frames", arrays, src, dst)
-    if wide_src.size == 0:
-        return
-    frames = _runtime.readable(wide_src), _runtime.readable(wide_dst)
-    for pool in arrays:
-        for words in _words(pool):
-            if words.size:
-                with _runtime.written(words) as lent:
-                    copy_frames_1.launch(wide_src.size * words.shape[1], *lent, *frames)
+    sizes = dims["head_dim"], dims["v_head_dim"]
+    dtypes = [side.form.dtype if side.plain else np.dtype(np.float32) for side in sides]
+    bits = [np.dtype(f"u{dtype.itemsize}") for dtype in dtypes]
+    rows = [
+        _runtime.empty((1, total, dims["num_kv_heads"], size), dtype) for size, dtype in zip(sizes, bits, strict=True)
+    ]
+    gather_kv_1.launch(
+        total * dims["num_kv_heads"],
+        stored(k_cache, sides[0], sizes[0]),
+        stored(v_cache, sides[1], sizes[1]),
+        *(_runtime.readable(array) for array in (indptr, frames, first, owner)),
+        dims["page_size"],
+        dims["num_kv_heads"],
+        *sizes,
+        sides[0].plain + 2 * sides[1].plain,
+        *(of_words(row, kind_of(dtype)) for row, dtype in zip(rows, dtypes, strict=True)),
+    )
+    k, v = (_runtime.to_host(row)[0].view(dtype) for row, dtype in zip(rows, dtypes, strict=True))
+    return k, v

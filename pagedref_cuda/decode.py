@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
+from pagedref.attention.rotary import Rotary, check_rotary
 from pagedref.attention.state import AttentionState
-from pagedref.call import attention_call
+from pagedref.kv_format import KVFormat
 from pagedref_cuda import _runtime
-from pagedref_cuda._device import interval
+from pagedref_cuda._batch import batch, launch_rows
+from pagedref_cuda._numbers import NUMBERS, Numbers
+from pagedref_cuda._result import RESULT, Result
 from pagedref_cuda._runtime import kernel
-from pagedref_cuda.tiles import attend_row, flags, per_head
+from pagedref_cuda._storage import STORED, Stored
+from pagedref_cuda.fast import try_decode
+from pagedref_cuda.rotary import ROTATION, Rotation
+from pagedref_cuda.tiles import PAGES, RULES, Pages, Rules, attend_row, refused
 
 __all__ = ["paged_decode"]
 
@@ -21,67 +26,32 @@ Array = npt.NDArray[Any]
 Window = int | tuple[int | None, int | None] | None
 
 
-@kernel(
-    (
-        *("float32[:, :, :]", "float32[:, :, :, :]", "float32[:, :, :, :]", "int64[:]", "int64[:]", "int64[:]"),
-        *("int64", "int64", "int64", "int64", "float32", "float32", "float32[:]", "float32[:]", "uint8[:]"),
-        *("float32[:, :, :]", "float32[:, :]"),
-    )
-)
+@kernel((NUMBERS, STORED, STORED, "int64", "int64", "int64", ROTATION, PAGES, RULES, RESULT))
 def paged_decode_1(
-    q: Array,
-    k_cache: Array,
-    v_cache: Array,
-    kv_indptr: Array,
-    kv_indices: Array,
-    kv_lens: Array,
-    causal: int,
-    window_left: int,
-    window_right: int,
-    attention_chunk: int,
-    sm_scale: np.float32,
-    softcap: np.float32,
-    alibi_slopes: Array,
-    sinks: Array,
-    no_mask: Array,
-    out: Array,
-    lse: Array,
+    q: Numbers,
+    keys: Stored,
+    values: Stored,
+    num_qo_heads: int,
+    group_size: int,
+    head_dim: int,
+    rotation: Rotation,
+    pages: Pages,
+    rules: Rules,
+    result: Result,
 ) -> None:
     """Attend with the query of one sequence and one head.
 
     Launch: a thread owns one (sequence, query head). Reads: its query, the visible keys and values of its sequence.
-    Writes: its row of `out`, which also holds the running mean, and of `lse`. Barriers: none. Rung: 1, the reference
-    line by line.
+    Writes: its row of `result`, which also holds the running mean. Barriers: none. Rung: 1, the reference line by line.
     """
     item = cuda.grid(1)
-    num_qo_heads = q.shape[1]
-    if item >= q.shape[0] * num_qo_heads:
+    if item >= pages.kv_lens.shape[0] * num_qo_heads:
+        return
+    if refused(pages.flag):
         return
     sequence = item // num_qo_heads
     head = item % num_qo_heads
-    kv_len = kv_lens[sequence]
-    position = kv_len - 1  # S3
-    start, stop = interval(position, kv_len, causal, window_left, window_right, attention_chunk)
-    attend_row(
-        sequence,
-        head,
-        position,
-        start,
-        stop,
-        q,
-        k_cache,
-        v_cache,
-        kv_indices,
-        kv_indptr[sequence],
-        no_mask,
-        0,
-        sm_scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        out,
-        lse,
-    )
+    attend_row(sequence, sequence, head, q, keys, values, group_size, head_dim, rotation, pages, rules, result)
 
 
 def paged_decode(
@@ -98,8 +68,8 @@ def paged_decode(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
-    rotary: object = None,
-    kv_format: object = None,
+    rotary: Rotary | None = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     k_zero: Array | None = None,
@@ -111,11 +81,11 @@ def paged_decode(
 
     Parameters
     ----------
-    q : array (num_seqs, num_qo_heads, head_dim) of float32
+    q : array (num_seqs, num_qo_heads, head_dim) of float32, float16 or bfloat16
         Queries.
-    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of a storage type but float64
         Keys; any strides (S23).
-    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of a storage type but float64
         Values.
     kv_indptr : array (num_seqs + 1,) of int32 or int64
         Where the pages of each sequence start in `kv_indices`.
@@ -135,14 +105,16 @@ def paged_decode(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,) of float32, optional
         One more logit per head, without a value (S11).
-    rotary, kv_format, k_scale, v_scale, k_zero, v_zero : optional
-        Scales of a quantised cache; not built yet, must be None.
+    rotary : Rotary, optional
+        The cache stores keys unrotated: each is turned by its own position as it is read; `q` comes in rotated.
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+        The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
     Returns
     -------
     AttentionState
         ``out`` (num_seqs, num_qo_heads, v_head_dim) and ``lse`` (num_seqs, num_qo_heads), natural log (S9), in
-        float32. A sequence without keys has ``(0, -inf)`` (S8).
+        float32; ``out`` has the type of `q`. A sequence without keys has ``(0, -inf)`` (S8).
 
     Raises
     ------
@@ -151,7 +123,7 @@ def paged_decode(
     PageFault
         A page with a visible key is unmapped.
     BackendUnavailable
-        There is neither a GPU nor the simulator.
+        Nothing here can run kernels.
 
     Notes
     -----
@@ -181,19 +153,12 @@ def paged_decode(
         "k_zero": k_zero,
         "v_zero": v_zero,
     }
-    call = attention_call("paged_decode", "cuda", arrays, keywords)
-    num_seqs, num_qo_heads = call.dims["num_seqs"], call.dims["num_qo_heads"]
-    out = _runtime.empty((num_seqs, num_qo_heads, call.dims["v_head_dim"]), np.float32)
-    lse = _runtime.empty((num_seqs, num_qo_heads), np.float32)
-    if num_seqs:
-        read = (q, k_cache, v_cache, call.kv_indptr, call.kv_indices, call.kv_lens)
-        paged_decode_1.launch(
-            num_seqs * num_qo_heads,
-            *map(_runtime.readable, read),
-            *flags(call),
-            *per_head(call),
-            _runtime.readable(np.empty(0, np.uint8)),
-            out,
-            lse,
-        )
-    return AttentionState(_runtime.to_host(out), _runtime.to_host(lse))
+    given = batch("paged_decode", arrays, keywords)
+    call = given.call
+    if rotary is not None:
+        check_rotary("paged_decode", rotary, call.dims["head_dim"])
+    state = try_decode(call, q, k_cache, v_cache, rotary, given.pages if given.deferred else None)
+    if state is None:
+        return launch_rows(paged_decode_1, given, q, k_cache, v_cache, rotary)
+    given.finish()
+    return state

@@ -5,101 +5,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
+from pagedref.attention.rotary import Rotary, check_rotary
 from pagedref.attention.state import AttentionState
-from pagedref.call import AttentionCall, attention_call
+from pagedref.kv_format import KVFormat
 from pagedref_cuda import _runtime
-from pagedref_cuda._device import interval
+from pagedref_cuda._batch import batch, launch_rows
+from pagedref_cuda._numbers import NUMBERS, Numbers
+from pagedref_cuda._result import RESULT, Result
 from pagedref_cuda._runtime import kernel
+from pagedref_cuda._storage import STORED, Stored
 from pagedref_cuda.decode import Window
-from pagedref_cuda.tiles import attend_row, flags, per_head
+from pagedref_cuda.fast import try_prefill
+from pagedref_cuda.rotary import ROTATION, Rotation
+from pagedref_cuda.tiles import PAGES, RULES, Pages, Rules, attend_row, refused
 
 __all__ = ["paged_prefill"]
 
 Array = npt.NDArray[Any]
 
 
-@kernel(
-    (
-        *("float32[:, :, :]", "int64[:]", "int64[:]", "float32[:, :, :, :]", "float32[:, :, :, :]"),
-        *("int64[:]", "int64[:]", "int64[:]", "uint8[:]", "int64[:]"),
-        *("int64", "int64", "int64", "int64", "float32", "float32", "float32[:]", "float32[:]"),
-        *("float32[:, :, :]", "float32[:, :]"),
-    )
-)
+@kernel((NUMBERS, "int64[:]", STORED, STORED, "int64", "int64", "int64", ROTATION, PAGES, RULES, RESULT))
 def paged_prefill_1(
-    q: Array,
+    q: Numbers,
     owner: Array,
-    qo_indptr: Array,
-    k_cache: Array,
-    v_cache: Array,
-    kv_indptr: Array,
-    kv_indices: Array,
-    kv_lens: Array,
-    mask: Array,
-    first_pairs: Array,
-    causal: int,
-    window_left: int,
-    window_right: int,
-    attention_chunk: int,
-    sm_scale: np.float32,
-    softcap: np.float32,
-    alibi_slopes: Array,
-    sinks: Array,
-    out: Array,
-    lse: Array,
+    keys: Stored,
+    values: Stored,
+    num_qo_heads: int,
+    group_size: int,
+    head_dim: int,
+    rotation: Rotation,
+    pages: Pages,
+    rules: Rules,
+    result: Result,
 ) -> None:
     """Attend with one query row and one head.
 
-    Launch: a thread owns one (row, query head); `owner` is the sequence of each row, `first_pairs` where the mask of
-    each sequence starts in `mask`, which is empty without one. Reads: its query, the visible keys and values of its
-    sequence. Writes: its row of `out`, which also holds the running mean, and of `lse`. Barriers: none. Rung: 1, the
-    reference line by line.
+    Launch: a thread owns one (row, query head); `owner` is the sequence of each row. Reads: its query, the visible keys
+    and values of its sequence. Writes: its row of `result`, which also holds the running mean. Barriers: none. Rung: 1,
+    the reference line by line.
     """
     item = cuda.grid(1)
-    num_qo_heads = q.shape[1]
-    if item >= q.shape[0] * num_qo_heads:
+    if item >= owner.shape[0] * num_qo_heads:
+        return
+    if refused(pages.flag):
         return
     row = item // num_qo_heads
     head = item % num_qo_heads
-    sequence = owner[row]
-    q_len = qo_indptr[sequence + 1] - qo_indptr[sequence]
-    kv_len = kv_lens[sequence]
-    row_in_sequence = row - qo_indptr[sequence]
-    position = kv_len - q_len + row_in_sequence  # S3
-    start, stop = interval(position, kv_len, causal, window_left, window_right, attention_chunk)
-    attend_row(
-        row,
-        head,
-        position,
-        start,
-        stop,
-        q,
-        k_cache,
-        v_cache,
-        kv_indices,
-        kv_indptr[sequence],
-        mask,
-        first_pairs[sequence] + row_in_sequence * kv_len,
-        sm_scale,
-        softcap,
-        alibi_slopes,
-        sinks,
-        out,
-        lse,
-    )
-
-
-def _flat_mask(call: AttentionCall) -> tuple[Array, Array]:
-    """Return the masks of all sequences in one array, and where each starts; empty without masks (S14)."""
-    q_lens = np.diff(call.qo_indptr)
-    pairs = q_lens * call.kv_lens
-    parts = [part.reshape(-1) for part in call.masks]
-    mask = np.concatenate(parts).view(np.uint8) if parts else np.empty(0, np.uint8)
-    return mask, np.cumsum(pairs) - pairs
+    attend_row(owner[row], row, head, q, keys, values, group_size, head_dim, rotation, pages, rules, result)
 
 
 def paged_prefill(
@@ -119,8 +74,8 @@ def paged_prefill(
     softcap: float | None = None,
     alibi_slopes: Array | None = None,
     sinks: Array | None = None,
-    rotary: object = None,
-    kv_format: object = None,
+    rotary: Rotary | None = None,
+    kv_format: KVFormat | str | None = None,
     k_scale: Array | float | None = None,
     v_scale: Array | float | None = None,
     k_zero: Array | None = None,
@@ -133,13 +88,13 @@ def paged_prefill(
 
     Parameters
     ----------
-    q : array (num_tokens, num_qo_heads, head_dim) of float32
+    q : array (num_tokens, num_qo_heads, head_dim) of float32, float16 or bfloat16
         Queries, sequence after sequence.
     qo_indptr : array (num_seqs + 1,) of int32 or int64
         Where the rows of each sequence start in `q`; a sequence may have none.
-    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of float32
+    k_cache : array (num_frames, page_size, num_kv_heads, head_dim) of a storage type but float64
         Keys; any strides (S23).
-    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of float32
+    v_cache : array (num_frames, page_size, num_kv_heads, v_head_dim) of a storage type but float64
         Values.
     kv_indptr : array (num_seqs + 1,) of int32 or int64
         Where the pages of each sequence start in `kv_indices`.
@@ -163,14 +118,16 @@ def paged_prefill(
         Bias ``slope * (key position - query position)`` (S6).
     sinks : array (num_qo_heads,) of float32, optional
         One more logit per head, without a value (S11).
-    rotary, kv_format, k_scale, v_scale, k_zero, v_zero : optional
-        Scales of a quantised cache; not built yet, must be None.
+    rotary : Rotary, optional
+        The cache stores keys unrotated: each is turned by its own position as it is read; `q` comes in rotated.
+    kv_format, k_scale, v_scale, k_zero, v_zero : optional
+        The stored form of the caches, as in ``append_kv`` (S15-S18); by default what their type says.
 
     Returns
     -------
     AttentionState
         ``out`` (num_tokens, num_qo_heads, v_head_dim) and ``lse`` (num_tokens, num_qo_heads), natural log (S9), in
-        float32. A row that sees no key has ``(0, -inf)`` (S8).
+        float32; ``out`` has the type of `q`. A row that sees no key has ``(0, -inf)`` (S8).
 
     Raises
     ------
@@ -179,7 +136,7 @@ def paged_prefill(
     PageFault
         A page with a visible key is unmapped.
     BackendUnavailable
-        There is neither a GPU nor the simulator.
+        Nothing here can run kernels.
 
     Notes
     -----
@@ -212,15 +169,11 @@ def paged_prefill(
         "k_zero": k_zero,
         "v_zero": v_zero,
     }
-    call = attention_call("paged_prefill", "cuda", arrays, keywords)
-    num_tokens, num_qo_heads = call.dims["num_tokens"], call.dims["num_qo_heads"]
-    out = _runtime.empty((num_tokens, num_qo_heads, call.dims["v_head_dim"]), np.float32)
-    lse = _runtime.empty((num_tokens, num_qo_heads), np.float32)
-    if num_tokens:
-        owner = np.repeat(np.arange(call.dims["num_seqs"], dtype=np.int64), np.diff(call.qo_indptr))
-        pages = (call.kv_indptr, call.kv_indices, call.kv_lens)
-        read = (q, owner, call.qo_indptr, k_cache, v_cache, *pages, *_flat_mask(call))
-        paged_prefill_1.launch(
-            num_tokens * num_qo_heads, *map(_runtime.readable, read), *flags(call), *per_head(call), out, lse
-        )
-    return AttentionState(_runtime.to_host(out), _runtime.to_host(lse))
+    given = batch("paged_prefill", arrays, keywords)
+    call = given.call
+    if rotary is not None:
+        check_rotary("paged_prefill", rotary, call.dims["head_dim"])
+    state = None if given.deferred else try_prefill(call, q, k_cache, v_cache, rotary)
+    if state is not None:
+        return state
+    return launch_rows(paged_prefill_1, given, q, k_cache, v_cache, rotary, given.owner)

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from pagedref import validate
-from pagedref.attention.state import AttentionState
+from pagedref.attention.state import AttentionState, check_states
 from pagedref_cuda import _runtime
 from pagedref_cuda._device import exp, log, multiply_rounded
+from pagedref_cuda._numbers import FLOAT32, NUMBERS, Numbers, narrow, number, numbers, put
+from pagedref_cuda._result import result, result_arrays
 from pagedref_cuda._runtime import device_function, kernel
 
 __all__ = ["add_sink", "merge_states"]
@@ -23,12 +24,14 @@ _ZERO = np.float32(0.0)
 _MINUS_ZERO = np.float32(-0.0)
 
 
-@kernel(("float32[:, :, :, :]", "float32[:, :, :]", "float32[:, :, :]", "float32[:, :]"))
-def merge_states_1(out: Array, lse: Array, merged_out: Array, merged_lse: Array) -> None:
+@kernel((NUMBERS, "float32[:, :, :]", "float32[:, :, :]", NUMBERS, "float32[:, :]"))
+def merge_states_1(out: Numbers, lse: Array, mean: Array, merged_out: Numbers, merged_lse: Array) -> None:
     """Merge the states of one row and one head.
 
     Launch: a thread owns one (token, query head). Reads: its rows of `out`, except of states without weight (S7), and
-    of `lse`. Writes: its row of `merged_out` and `merged_lse`. Barriers: none. Rung: 1, the reference line by line.
+    of `lse`. Writes: its row of `mean`, of `merged_out` where that is not float32, and of `merged_lse`; each number
+    after the last read of its like, so the result may lie where a state was. Barriers: none. Rung: 1, the reference
+    line by line.
 
     A product is rounded before it is added, so that swapping two states changes no bit; a state without weight adds
     nothing at all, and -0.0 is where a sum to the bit begins.
@@ -44,22 +47,20 @@ def merge_states_1(out: Array, lse: Array, merged_out: Array, merged_lse: Array)
         top = max(top, lse[i, token, head])
     shift = _ZERO if top == _MINUS_INFINITY else top
     total = _ZERO
-    for d in range(merged_out.shape[2]):
-        merged_out[token, head, d] = _MINUS_ZERO
     for i in range(lse.shape[0]):
         if lse[i, token, head] != _MINUS_INFINITY:
-            weight = exp(lse[i, token, head] - shift)
-            total += weight
-            for d in range(merged_out.shape[2]):
-                merged_out[token, head, d] += multiply_rounded(weight, out[i, token, head, d])
-    if total == _ZERO:
-        for d in range(merged_out.shape[2]):
-            merged_out[token, head, d] = _ZERO
-        merged_lse[token, head] = _MINUS_INFINITY
-    else:
-        for d in range(merged_out.shape[2]):
-            merged_out[token, head, d] /= total
-        merged_lse[token, head] = shift + log(total)
+            total += exp(lse[i, token, head] - shift)
+    for d in range(mean.shape[2]):
+        numerator = _MINUS_ZERO
+        for i in range(lse.shape[0]):
+            if lse[i, token, head] != _MINUS_INFINITY:
+                weight = exp(lse[i, token, head] - shift)
+                numerator += multiply_rounded(weight, number(out, i, token, head, d))
+        quotient = _ZERO if total == _ZERO else numerator / total
+        mean[token, head, d] = quotient
+        if merged_out.kind != FLOAT32:
+            put(merged_out, 0, token, head, d, narrow(quotient, merged_out.kind))
+    merged_lse[token, head] = _MINUS_INFINITY if total == _ZERO else shift + log(total)
 
 
 @device_function
@@ -80,7 +81,7 @@ def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = N
 
     Parameters
     ----------
-    out : array (num_states, tokens, num_qo_heads, v_head_dim) of float32
+    out : array (num_states, tokens, num_qo_heads, v_head_dim) of float32, float16 or bfloat16
         Outputs of the parts.
     lse : array (num_states, tokens, num_qo_heads) of float32
         Natural log; ``-inf`` marks a part without keys, whose output is not used.
@@ -90,14 +91,14 @@ def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = N
     Returns
     -------
     AttentionState
-        In float32. No states at all give the identity.
+        ``out`` in the type of `out`, ``lse`` in float32. No states at all give the identity.
 
     Raises
     ------
     ContractError
         If shapes or types break the contract.
     BackendUnavailable
-        There is neither a GPU nor the simulator.
+        Nothing here can run kernels.
 
     Notes
     -----
@@ -105,20 +106,13 @@ def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = N
     changes no bit. Twin: ``pagedref.attention.merge_states``.
     """
     _runtime.ensure_available()
-    dims = validate.arrays("merge_states", "cuda", {"out": out, "lse": lse})
-    if out_state is not None:
-        for name, target, shape in (("out", out_state[0], out.shape[1:]), ("lse", out_state[1], lse.shape[1:])):
-            if getattr(target, "shape", None) != shape:
-                got = getattr(target, "shape", type(target).__name__)
-                validate.fail("merge_states", f"out_state.{name}", "has the wrong shape", got, str(shape))
-    merged_out = _runtime.empty(tuple(out.shape[1:]), np.float32)
-    merged_lse = _runtime.empty(tuple(lse.shape[1:]), np.float32)
+    dims = check_states("cuda", out, lse, out_state)
+    merged = result(out.dtype, dims["num_tokens"], dims["num_qo_heads"], dims["v_head_dim"])
     items = dims["num_tokens"] * dims["num_qo_heads"]
-    if items:
-        merge_states_1.launch(items, _runtime.readable(out), _runtime.readable(lse), merged_out, merged_lse)
-    merged = AttentionState(_runtime.to_host(merged_out), _runtime.to_host(merged_lse))
+    merge_states_1.launch(items, numbers(out), _runtime.readable(lse), *merged)
+    state = AttentionState(*result_arrays(merged, out.dtype))
     if out_state is None:
-        return merged
-    out_state[0][...] = merged.out
-    out_state[1][...] = merged.lse
+        return state
+    out_state[0][...] = state.out
+    out_state[1][...] = state.lse
     return AttentionState(*out_state)

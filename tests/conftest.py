@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from pagedref import backends
 from pagedref.contract import DTYPES
 from pagedref.errors import PagedRefError
 
+# Where the emulator runs the kernels, tests check all that it can.
+os.environ.setdefault("PAGEDREF_CUDA_CHECKS", "all")
+
 settings.register_profile("pagedref", deadline=None)  # a busy machine is no fault
+settings.register_profile("kernels", deadline=None, max_examples=5)  # what runs a kernel without a GPU is slow
 settings.load_profile("pagedref")
 
 
@@ -22,6 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a backend that is none once, before hundreds of tests do."""
+    if config.getoption("--pagedref-backend") != "numpy":
+        settings.load_profile("kernels")
     try:
         backends.get(config.getoption("--pagedref-backend"))
     except PagedRefError as error:

@@ -6,78 +6,26 @@ form a monoid. Nothing here touches a key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagedref import validate
-from pagedref.attention._level_checks import CheckedBatch, checked_batch, signed_as, whole_number
+from pagedref.attention._by_level import LevelOperations, attend_latent_levels, attend_levels
+from pagedref.attention._level_checks import checked_batch, signed_as, whole_number
 from pagedref.attention.decode import Window
-from pagedref.attention.levels import CascadeLevel, Segment, checked_levels, segments, split_levels
+from pagedref.attention.levels import CascadeLevel, split_levels
 from pagedref.attention.mla import mla_prefill
 from pagedref.attention.prefill import paged_prefill
 from pagedref.attention.state import AttentionState, add_sinks, combine
-from pagedref.call import attention_call
-from pagedref.mla_call import mla_call
-from pagedref.numerics import accumulator
-from pagedref.options import AttentionOptions
 
 __all__ = ["cascade_attention", "cascade_mla", "split_kv"]
 
 Array = npt.NDArray[Any]
-Attend = Callable[[CheckedBatch, dict[str, Any]], AttentionState]
 
-
-def _visibility(level: Sequence[Segment]) -> dict[str, Any]:
-    """Say in keywords of one call which keys the rows of a level see, without a mask where none is needed."""
-    starts = [part.start for part in level if part.keys]
-    stops = [(part.stop, part.keys, np.clip(part.local + 1, 0, part.keys)) for part in level if part.keys]
-    if not any(start.any() for start in starts):
-        if all((stop == keys).all() for stop, keys, _ in stops):
-            return {"causal": False}
-        if all((stop == causal).all() for stop, _, causal in stops):
-            return {"causal": True}
-    return {"causal": False, "mask": [part.mask() for part in level]}
-
-
-def _merged(levels: Sequence[CheckedBatch], rules: AttentionOptions, dtype: Any, attend: Attend) -> AttentionState:
-    """Attend level by level, merge, and count the sinks once (S11)."""
-    whole: AttentionState | None = None
-    for level, parts in zip(levels, segments(levels, rules), strict=True):
-        state = attend(level, _visibility(parts))
-        lse = state.lse
-        if rules.alibi_slopes is not None:  # a bias linear in distance: another origin is a number added to the row
-            shift = np.concatenate([np.zeros(0), *(part.first - part.positions + part.local for part in parts)])
-            lse = lse + shift[:, None].astype(lse.dtype) * rules.alibi_slopes.astype(lse.dtype)
-        state = AttentionState(state.out, lse)
-        # one after the other: an empty part is the identity to the bit, however many a longer neighbour brings
-        whole = state if whole is None else combine(np.stack([whole.out, state.out]), np.stack([whole.lse, lse]))
-    assert whole is not None
-    merged = add_sinks(whole, rules.sinks)
-    return AttentionState(merged.out.astype(dtype, copy=False), merged.lse)
-
-
-_NO_PAGES = np.zeros(0, np.int64)
-_NOTHING = {
-    "qo_indptr": np.zeros(1, np.int64),
-    "kv_indptr": np.zeros(1, np.int64),
-    "kv_indices": _NO_PAGES,
-    "kv_last_page_len": _NO_PAGES,
-}
-
-
-def _no_rows(q: Any) -> Any:
-    """Return the queries of a batch of no sequences, to check their form."""
-    return q[:0] if isinstance(q, np.ndarray) and q.ndim else q
-
-
-def _storage_only(function: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse a keyword of the flat form that would not mean the same by level, such as a mask or a rotation."""
-    for name in given:
-        if name not in known:
-            validate.fail(function, name, "is no keyword of a cascade", type(given[name]).__name__, " or ".join(known))
+_NUMPY = LevelOperations("numpy", paged_prefill, mla_prefill, combine, add_sinks)
 
 
 def cascade_attention(
@@ -131,7 +79,8 @@ def cascade_attention(
     Notes
     -----
     Mutates: nothing. Agreement: BOUND, with one merge more for each level but the first. A level whose rows do not all
-    see the same keys, and not those of the causal rule either, takes a mask of rows times keys.
+    see the same keys, and not those of the causal rule either, takes a mask of rows times keys. Twin:
+    ``pagedref_cuda.cascade_attention``.
 
     References
     ----------
@@ -148,22 +97,9 @@ def cascade_attention(
     >>> cascade_attention(np.ones((2, 1, 1)), k_cache, v_cache, [prefix, suffixes]).out.ravel().round(9).tolist()
     [2.0, 5.0]
     """
-    name = "cascade_attention"
-    _storage_only(name, stored, ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero"))
-    arrays = {"k_cache": k_cache, "v_cache": v_cache, "alibi_slopes": alibi_slopes, "sinks": sinks, **_NOTHING}
-    keywords: dict[str, Any] = {"sm_scale": sm_scale, "softcap": softcap, **stored}
     bounds = {"causal": causal, "window": window, "attention_chunk": attention_chunk}
-    with signed_as(name, "paged_prefill"):  # everything but the levels
-        call = attention_call("paged_prefill", "numpy", {"q": _no_rows(q), **arrays}, {**keywords, **bounds})
-    checked = checked_levels(name, levels, k_cache.shape[1], num_tokens=len(q), num_frames=k_cache.shape[0])
-    wide = q.astype(accumulator(q.dtype), copy=False)  # states are rounded to the type of q once, at the end
-
-    def attend(level: CheckedBatch, visible: dict[str, Any]) -> AttentionState:
-        given = {"alibi_slopes": alibi_slopes, **keywords, **visible}
-        with signed_as(name, "paged_prefill"):
-            return paged_prefill(wide, level.qo_indptr, k_cache, v_cache, *level[1:4], **given)
-
-    return _merged(checked, call.options, q.dtype, attend)
+    given = {"sm_scale": sm_scale, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
+    return attend_levels(_NUMPY, q, k_cache, v_cache, levels, bounds, given, stored)
 
 
 def cascade_mla(
@@ -208,7 +144,8 @@ def cascade_mla(
 
     Notes
     -----
-    Mutates: nothing. Agreement: BOUND, with one merge more for each level but the first.
+    Mutates: nothing. Agreement: BOUND, with one merge more for each level but the first. Twin:
+    ``pagedref_cuda.cascade_mla``.
 
     Examples
     --------
@@ -219,27 +156,9 @@ def cascade_mla(
     >>> cascade_mla(one, one, ckv_cache, kpe_cache, [prefix, suffixes], sm_scale=0.0).out.ravel().round(9).tolist()
     [1.5, 6.0]
     """
-    name = "cascade_mla"
-    parts = [f"{side}_{part}" for side in ("ckv", "kpe") for part in ("format", "scale", "zero")]
-    _storage_only(name, stored, parts)
-    if np.shape(q_pe)[:1] != np.shape(q_nope)[:1]:
-        validate.fail(name, "q_pe", "has the wrong shape", np.shape(q_pe), f"as many rows as q_nope {np.shape(q_nope)}")
-    queries = {"q_nope": _no_rows(q_nope), "q_pe": _no_rows(q_pe)}
-    arrays = {"ckv_cache": ckv_cache, "kpe_cache": kpe_cache, "sinks": sinks, **_NOTHING}
-    keywords: dict[str, Any] = {"sm_scale": sm_scale, "softcap": softcap, **stored}
     bounds = {"causal": causal, "window": window, "attention_chunk": attention_chunk}
-    with signed_as(name, "mla_prefill"):  # everything but the levels
-        rules = mla_call("mla_prefill", "numpy", {**queries, **arrays}, {**keywords, **bounds}).call.options
-    checked = checked_levels(name, levels, ckv_cache.shape[1], num_tokens=len(q_nope), num_frames=ckv_cache.shape[0])
-    dtype = accumulator(q_nope.dtype)
-    wide = q_nope.astype(dtype, copy=False), q_pe.astype(dtype, copy=False)
-
-    def attend(level: CheckedBatch, visible: dict[str, Any]) -> AttentionState:
-        given = {**keywords, **visible}
-        with signed_as(name, "mla_prefill"):
-            return mla_prefill(*wide, level.qo_indptr, ckv_cache, kpe_cache, *level[1:4], **given)
-
-    return _merged(checked, rules, q_nope.dtype, attend)
+    given = {"sm_scale": sm_scale, "softcap": softcap, "sinks": sinks}
+    return attend_latent_levels(_NUMPY, (q_nope, q_pe), (ckv_cache, kpe_cache), levels, bounds, given, stored)
 
 
 def split_kv(
@@ -281,7 +200,7 @@ def split_kv(
 
     Notes
     -----
-    Mutates: nothing. Agreement: BOUND.
+    Mutates: nothing. Agreement: BOUND. Twin: ``pagedref_cuda.split_kv``.
 
     Examples
     --------

@@ -100,7 +100,8 @@ def mla_decode(
     Notes
     -----
     Mutates: nothing. Agreement: BOUND. All heads read one key, so a tile of latents is read once for all of them. With
-    a selection only the selected tokens are read, in order of position: the order of the list changes no bit.
+    a selection only the selected tokens are read, in order of position: the order of the list changes no bit. Twin:
+    ``pagedref_cuda.mla_decode``.
 
     References
     ----------
@@ -211,6 +212,7 @@ def mla_prefill(
     Notes
     -----
     Mutates: nothing. Agreement: BOUND. The last row of a sequence equals :func:`mla_decode` within the bound (L11).
+    Twin: ``pagedref_cuda.mla_prefill``.
 
     References
     ----------

@@ -39,7 +39,7 @@ from pagedref.attention.tree import TILE, Forest, Partial, aligned_nodes, merge
 from pagedref.call import AttentionCall, attention_call
 from pagedref.kv_format import KVFormat
 
-__all__ = ["ordered_attention", "ordered_decode", "ordered_prefill"]
+__all__ = ["borders", "ordered_attention", "ordered_decode", "ordered_prefill"]
 
 Array = npt.NDArray[Any]
 Splits = int | Sequence[int] | npt.NDArray[Any] | None
@@ -70,8 +70,33 @@ def _finish(call: AttentionCall, root: Partial | None, rows: int) -> AttentionSt
     return AttentionState(out, lse.reshape(heads, rows, group).transpose(1, 0, 2).reshape(rows, -1))
 
 
-def _borders(function: str, splits: Splits, first_tile: int, stop_tile: int) -> list[int]:
-    """Return the tiles at which the parts begin, and the end of the last one."""
+def borders(function: str, splits: Splits, first_tile: int, stop_tile: int) -> list[int]:
+    """Return the tiles at which the parts begin, and the end of the last one.
+
+    Parameters
+    ----------
+    function : str
+        Operation, for error texts.
+    splits : int, sequence or array of int, or None
+        As in :func:`ordered_decode`.
+    first_tile, stop_tile : int
+        Tiles to be cut.
+
+    Returns
+    -------
+    list of int
+        Ascending, from `first_tile` to `stop_tile`.
+
+    Raises
+    ------
+    ContractError
+        `splits` is no way to cut a sequence.
+
+    Examples
+    --------
+    >>> borders("ordered_decode", 3, 2, 9), borders("ordered_decode", [64, 100], 0, 9)
+    ([2, 4, 6, 9], [0, 2, 3, 9])
+    """
     if splits is None:
         return [first_tile, stop_tile]
     rule = "a number of parts >= 1, or ascending positions >= 0"
@@ -119,7 +144,7 @@ def ordered_attention(
         `splits` is no way to cut a sequence.
     """
     dims = call.dims
-    _borders(function, splits, 0, 1)
+    borders(function, splits, 0, 1)
     per_row = dims["num_qo_heads"] * TILE * max(dims["head_dim"], dims["v_head_dim"]) // 2  # products of one tile
     rows = max(1, _PRODUCTS // per_row)
     out = np.empty((q.shape[0], dims["num_qo_heads"], dims["v_head_dim"]), q.dtype)
@@ -136,7 +161,7 @@ def ordered_attention(
             fitting = _PRODUCTS // ((stop_row - first_row) * per_row)
             largest = 1 << max(fitting.bit_length() - 1, 0)  # tiles in one step, a power of two
             whole = Forest()
-            for start, stop in pairwise(_borders(function, splits, view.first_tile, view.stop_tile)):
+            for start, stop in pairwise(borders(function, splits, view.first_tile, view.stop_tile)):
                 part = Forest(start if splits is not None else 0)  # computed as if on a machine of its own
                 for first, count in aligned_nodes(start, stop, largest):
                     part.add(first, view.node(k_cache, v_cache, first, count))
@@ -200,7 +225,8 @@ def ordered_decode(
     Notes
     -----
     Mutates: nothing. Agreement: ORDERED. A row depends on its query and on the keys that it sees, at their positions,
-    and on nothing else, to the bit: not on page size, frames, neighbours, chunks, splits, threads or processor.
+    and on nothing else, to the bit: not on page size, frames, neighbours, chunks, splits, threads or processor. Twin:
+    ``pagedref_cuda.ordered_decode``.
 
     References
     ----------
@@ -291,6 +317,7 @@ def ordered_prefill(
     Notes
     -----
     Mutates: nothing. Agreement: ORDERED. A row has the bits that :func:`ordered_decode` gives it when it is the last.
+    Twin: ``pagedref_cuda.ordered_prefill``.
     """
     arrays = {
         "q": q,

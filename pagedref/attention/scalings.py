@@ -115,6 +115,7 @@ def yarn(
     *,
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
+    truncate: bool = True,
     magnitude: float | None = None,
 ) -> tuple[Float64, float]:
     """Blend interpolation and extrapolation by the turns of a pair, and sharpen the scores (YaRN).
@@ -131,6 +132,8 @@ def yarn(
         Plain base.
     beta_fast, beta_slow : float
         Turns within the original length at which the blend begins and ends.
+    truncate : bool
+        Whether the ends of the blend are moved out to whole pairs.
     magnitude : float, optional
         Factor on queries and keys; by default ``0.1 ln(factor) + 1``.
 
@@ -157,8 +160,10 @@ def yarn(
     def pair_of(turns: float) -> float:
         return rotary_dim * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_of(beta_fast)), 0)
-    high = min(math.ceil(pair_of(beta_slow)), rotary_dim - 1)
+    first, last = pair_of(beta_fast), pair_of(beta_slow)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(first, 0), min(last, rotary_dim - 1)
     ramp = np.clip((np.arange(len(inv_freq)) - low) / max(high - low, 0.001), 0.0, 1.0)  # 0: kept, 1: divided
     stretched = inv_freq * (1 - ramp) + inv_freq / factor * ramp
     if magnitude is None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pagedref import validate
 from pagedref.numerics import accumulator
 
-__all__ = ["AttentionState", "add_sinks", "combine", "merge_states"]
+__all__ = ["AttentionState", "add_sinks", "check_states", "combine", "merge_states"]
 
 Array = npt.NDArray[Any]
 
@@ -101,6 +101,40 @@ def add_sinks(state: AttentionState, sinks: Array | None) -> AttentionState:
     return AttentionState(merged.out.astype(state.out.dtype), merged.lse)
 
 
+def check_states(backend: str, out: Array, lse: Array, out_state: AttentionState | None) -> dict[str, int]:
+    """Check the arguments of ``merge_states``.
+
+    Parameters
+    ----------
+    backend : str
+        Key of :data:`pagedref.contract.DTYPES`.
+    out, lse, out_state
+        As given.
+
+    Returns
+    -------
+    dict of str to int
+        The sizes of the named dimensions.
+
+    Raises
+    ------
+    ContractError
+        If shapes or types break the contract.
+    """
+    dims = validate.arrays("merge_states", backend, {"out": out, "lse": lse})
+    if out_state is not None:
+        if not isinstance(out_state, tuple | list) or len(out_state) != 2:
+            validate.fail("merge_states", "out_state", "is not a state", type(out_state).__name__, "a pair (out, lse)")
+        for name, target, shape in (("out", out_state[0], out.shape[1:]), ("lse", out_state[1], lse.shape[1:])):
+            if getattr(target, "shape", None) != shape:
+                got = getattr(target, "shape", type(target).__name__)
+                validate.fail("merge_states", f"out_state.{name}", "has the wrong shape", got, str(shape))
+            if np.dtype(target.dtype).kind in "biuc":
+                validate.fail("merge_states", f"out_state.{name}", "has the wrong type", target.dtype, "a float type")
+            validate.writable("merge_states", f"out_state.{name}", target)
+    return dims
+
+
 def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = None) -> AttentionState:
     """Merge the states of disjoint sets of keys into the state of their union (S10).
 
@@ -142,17 +176,7 @@ def merge_states(out: Array, lse: Array, *, out_state: AttentionState | None = N
     >>> round(float(merged.out[0, 0, 0]), 6), round(float(np.exp(merged.lse[0, 0])), 6)
     (0.25, 4.0)
     """
-    validate.arrays("merge_states", "numpy", {"out": out, "lse": lse})
-    if out_state is not None:
-        if not isinstance(out_state, tuple | list) or len(out_state) != 2:
-            validate.fail("merge_states", "out_state", "is not a state", type(out_state).__name__, "a pair (out, lse)")
-        for name, target, shape in (("out", out_state[0], out.shape[1:]), ("lse", out_state[1], lse.shape[1:])):
-            if getattr(target, "shape", None) != shape:
-                got = getattr(target, "shape", type(target).__name__)
-                validate.fail("merge_states", f"out_state.{name}", "has the wrong shape", got, str(shape))
-            if np.dtype(target.dtype).kind in "biuc":
-                validate.fail("merge_states", f"out_state.{name}", "has the wrong type", target.dtype, "a float type")
-            validate.writable("merge_states", f"out_state.{name}", target)
+    check_states("numpy", out, lse, out_state)
     with np.errstate(over="ignore"):
         narrow = lse.astype(accumulator(out.dtype), copy=False)
     if narrow is not lse and (np.isinf(narrow) & np.isfinite(lse)).any():

@@ -12,7 +12,7 @@ from pagedref.memory._match import PrefixStats
 from pagedref.memory._plans import CopyPlan
 from pagedref.memory._stats import MemoryStats
 from pagedref.memory.batch import Batch, BatchStep
-from pagedref.memory.eviction import FIFO, LRU, Clock, EvictionPolicy, Priority
+from pagedref.memory.eviction import ARC, FIFO, LFU, LRU, S3FIFO, Clock, EvictionPolicy, Priority
 from pagedref.memory.frames import FrameAllocator
 from pagedref.memory.groups import GroupedKVManager, LayerGroup, equal_groups
 from pagedref.memory.manager import KVManager
@@ -32,11 +32,14 @@ from pagedref.memory.pressure import Need
 
 __all__ = [
     "ACCESSED",
+    "ARC",
     "DIRTY",
     "FIFO",
+    "LFU",
     "LRU",
     "PINNED",
     "PRESENT",
+    "S3FIFO",
     "SHARED",
     "SWAPPED",
     "UNMAPPED",

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pagedref.addressing import num_pages
 from pagedref.errors import ContractError, OutOfFrames
 from pagedref.memory._entries import PRESENT, WRITABLE, frames_of, pack
 from pagedref.memory._match import Match, find_match
@@ -148,6 +149,25 @@ class Pressure(Swapping):
             seq_id = int(self._sequences.seq_id[row])
             self.on_event(Reserved((seq_id,), (num_tokens,), tuple(frames.tolist())))
         return plan
+
+    def frames_to_reserve(self, seq_ids: Any, num_tokens: Any) -> int:
+        """Return how many frames `KVManager.reserve` would take: fresh pages, and copies of shared ones.
+
+        Parameters
+        ----------
+        seq_ids, num_tokens
+            As there, and checked as there.
+
+        Returns
+        -------
+        int
+        """
+        rows = self._present_rows("reserve", seq_ids)
+        counts = self._counts("reserve", "num_tokens", num_tokens, rows)
+        end = self._sequences.end[rows]
+        _, _, alone = self._shared_writes(rows, end, counts)
+        pages = num_pages(end + counts, self._page_size) - self._tables.num_pages[rows]
+        return int(pages.sum()) + int(np.count_nonzero(~alone))
 
     def frames_released_by(self, seq_ids: Any) -> int:
         """Return how many frames become available when sequences go: those that nobody else holds.

@@ -1,15 +1,18 @@
-"""Prove that free, held and cached frames are exactly what the counts say (S25)."""
+"""Prove that free, held and cached frames are exactly what the counts say (S25), and refuse who would break it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import numpy.typing as npt
+
+from pagedref.errors import CorruptionError
 
 if TYPE_CHECKING:
     from pagedref.memory.frames import FrameAllocator
 
-__all__ = ["frame_problems"]
+__all__ = ["frame_problems", "refuse_holders"]
 
 
 def frame_problems(frames: FrameAllocator) -> list[str]:
@@ -53,3 +56,23 @@ def frame_problems(frames: FrameAllocator) -> list[str]:
         total = f"{frames.num_free} free + {held} held + {frames.num_cached} cached"
         found.append(f"{total} != {frames._num_frames} frames")
     return found
+
+
+def refuse_holders(
+    function: str, index: npt.NDArray[np.int64], left: npt.NDArray[np.int32], refcount: npt.NDArray[np.int32]
+) -> NoReturn:
+    """Raise for the first frame that has too few holders.
+
+    Parameters
+    ----------
+    function : str
+        What the error text names.
+    index, left : arrays (n,)
+        Frames, and the holders that each would be left with.
+    refcount : int32 array (num_frames,)
+        Holders of every frame.
+    """
+    need = "a holder" if function == "share" else "one holder for each mention (double free)"
+    frame = int(index[int(np.argmin(left))])
+    holders = int(refcount[frame])
+    raise CorruptionError(f"{function}: frame {frame} has too few holders, got {holders}, need {need}")

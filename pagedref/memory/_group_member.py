@@ -41,17 +41,6 @@ class GroupMember(KVManager):
         """Return the first page that a query at position `length` and later ones can see."""
         return 0 * length if self.window is None else page_of(np.maximum(length - self.window + 1, 0), self._page_size)
 
-    # -- how much an operation takes, before any group acts
-
-    def frames_to_reserve(self, seq_ids: Any, num_tokens: Any) -> int:
-        """Return how many frames `reserve` would take; its arguments are checked as there."""
-        rows = self._present_rows("reserve", seq_ids)
-        counts = self._counts("reserve", "num_tokens", num_tokens, rows)
-        end = self._sequences.end[rows]
-        _, _, alone = self._shared_writes(rows, end, counts)
-        pages = num_pages(end + counts, self._page_size) - self._tables.num_pages[rows]
-        return int(pages.sum()) + int(np.count_nonzero(~alone))
-
     def refuse_released(self, seq_ids: Any, lengths: Any) -> None:
         """Raise PageFault if a sequence that is cut off would need pages that its window has released (S32)."""
         rows = self._present_rows("truncate", seq_ids)

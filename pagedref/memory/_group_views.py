@@ -112,6 +112,11 @@ class GroupViews:
         return self._frames.refcount
 
     @property
+    def occupied(self) -> npt.NDArray[np.bool_]:
+        """Frames that are held or cached, bool (num_frames,)."""
+        return self._frames.occupied
+
+    @property
     def sequences(self) -> tuple[int, ...]:
         """Ids of the live sequences, ascending."""
         return self._first.sequences
@@ -189,6 +194,10 @@ class GroupViews:
         """
         check_amounts("need", num_tokens, watermark)
         return self._need(*self._find("need", tokens, keys.pop("recompute_last", True), keys), num_tokens, watermark)
+
+    def frames_to_reserve(self, seq_ids: Any, num_tokens: Any) -> int:
+        """Return how many frames `reserve` would take, summed over the groups (see `KVManager.frames_to_reserve`)."""
+        return sum(member.frames_to_reserve(seq_ids, num_tokens) for member in self._members)
 
     def stats(self) -> MemoryStats:
         """Return how the pool is used now; pages and stored tokens count in each group. Costs O(pages)."""

@@ -197,12 +197,11 @@ class Publisher:
                 frames.free(named[one : one + 1])
             fresh &= ~merge
         if np.count_nonzero(fresh) == fresh.size:
-            new = named
-            index.hang(nodes, named)
+            new, hung = named, nodes
         else:
-            new = named[fresh]
-            index.hang(nodes[fresh], new)
-        frames.keep(new)
+            new, hung = named[fresh], nodes[fresh]
+        index.hang(hung, new)
+        frames.keep(new, index.code[hung] if frames.wants_names else None)
         self.count += int(new.size)
         closed = (entries & CLOSED) | SHARED
         tables.entries[at] = closed if new is named else np.where(named >= 0, closed, entries)

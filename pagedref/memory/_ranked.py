@@ -1,4 +1,4 @@
-"""Policies that rank frames: first in, first out; and priority with time to live. See `eviction` for the protocol."""
+"""Policies that rank frames: first in, first out; hits; priority with time to live. The protocol is in `eviction`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pagedref.errors import ContractError
 from pagedref.memory._numbers import whole_number
 from pagedref.ragged import int_array
 
-__all__ = ["FIFO", "Priority"]
+__all__ = ["FIFO", "LFU", "Priority"]
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -124,6 +124,45 @@ class FIFO(_Ranked):
         """Choose the oldest (see `EvictionPolicy`)."""
         frames = super().victims(n)
         self._birth[frames] = -1
+        return frames
+
+
+class LFU(_Ranked):
+    """Give up what was hit least often, among equals what lost its last holder longest ago.
+
+    A page above another counts as hit at least as often. Counts begin anew when a page is given up.
+
+    Parameters
+    ----------
+    num_frames : int
+        Size of the pool.
+
+    Examples
+    --------
+    >>> policy, alone = LFU(8), np.array([-1])
+    >>> policy.hit(np.array([5]))
+    >>> for frame in (5, 6):
+    ...     policy.enter(np.array([frame]), alone)
+    >>> policy.victims(2).tolist()
+    [6, 5]
+    """
+
+    def __init__(self, num_frames: int) -> None:
+        super().__init__(num_frames)
+        self._hits = np.zeros(num_frames, dtype=np.int64)
+
+    def own_ranks(self, frames: Int64Array) -> Int64Array:
+        """Return how often each was hit."""
+        return self._hits[frames]
+
+    def hit(self, frames: Int64Array) -> None:
+        """Count hits (see `EvictionPolicy`)."""
+        self._hits[frames] += 1
+
+    def victims(self, n: int) -> Int64Array:
+        """Choose the least often hit (see `EvictionPolicy`)."""
+        frames = super().victims(n)
+        self._hits[frames] = 0
         return frames
 
 

@@ -18,6 +18,7 @@ from pagedref.memory._stats import MemoryStats, measure
 from pagedref.memory._tables import TableStore
 from pagedref.memory.frames import FrameAllocator
 from pagedref.memory.page_table import PageTable
+from pagedref.memory.snapshot import snapshot
 from pagedref.ragged import CSR, concat_ranges, indptr_from_lens, int_array
 
 __all__ = ["MemoryViews"]
@@ -66,6 +67,9 @@ class MemoryViews:
             f"{type(self).__name__}(num_frames={self.num_frames}, page_size={self.page_size}: {len(self)} sequences, "
             f"{self._frames.num_free} frames free, {self._frames.num_held} held{cached})"
         )
+
+    def _repr_html_(self) -> str:
+        return snapshot(self)._repr_html_()
 
     def __len__(self) -> int:
         return self._sequences.num_live

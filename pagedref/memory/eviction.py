@@ -1,4 +1,4 @@
-"""Which cached frame is given up first (S31): one small protocol, and four policies.
+"""Which cached frame is given up first (S31): one small protocol, and seven policies.
 
 A frame enters a policy when its last holder goes while its content is kept for prefix hits, and leaves it when a hit
 revives it or when it is given up. A policy knows frames only: no keys, no tokens, no sequences.
@@ -8,7 +8,10 @@ policy          gives up first                                           a prefi
 ==============  =======================================================  ============================================
 `LRU`           what lost its last holder longest ago                    moves a page to the back
 `FIFO`          what entered first                                       moves nothing
+`LFU`           what was hit least often, then as `LRU`                  counts
 `Clock`         what the hand meets with its accessed bit off            sets the bit: one more round
+`S3FIFO`        what came once and is not hit in a small first queue     counts: another round in the main queue
+`ARC`           of what was used once, or of what was hit, the oldest    moves a page to those that were hit
 `Priority`      expired pages, then low priority, then as `LRU`          as `LRU`
 ==============  =======================================================  ============================================
 
@@ -26,11 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._ghosted import ARC, S3FIFO
 from pagedref.memory._numbers import whole_number
 from pagedref.memory._queue import FrameQueue
-from pagedref.memory._ranked import FIFO, Priority
+from pagedref.memory._ranked import FIFO, LFU, Priority
 
-__all__ = ["FIFO", "LRU", "Clock", "EvictionPolicy", "Priority", "make_policy"]
+__all__ = [
+    "ARC", "FIFO", "LFU", "LRU", "S3FIFO", "Clock", "EvictionPolicy", "NamingPolicy", "Priority", "make_policy",
+]  # fmt: skip
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
@@ -100,6 +106,23 @@ class EvictionPolicy(Protocol):
         Returns
         -------
         int64 array
+        """
+        ...
+
+
+@runtime_checkable
+class NamingPolicy(EvictionPolicy, Protocol):
+    """A policy that also wants to know what a frame holds, because it remembers what has gone."""
+
+    def named(self, frames: Int64Array, names: npt.NDArray[np.uint64]) -> None:
+        """Hear what frames hold from now on; they are held, and not inside.
+
+        Parameters
+        ----------
+        frames : int64 array (n,)
+            Frames, each named once.
+        names : uint64 array (n,)
+            Numbers that stand for the page and all before it, equal for equal content.
         """
         ...
 
@@ -220,7 +243,10 @@ class Clock:
         return self._queue.frames()
 
 
-POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {"lru": LRU, "fifo": FIFO, "clock": Clock, "priority": Priority}
+POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
+    "lru": LRU, "fifo": FIFO, "lfu": LFU, "clock": Clock, "s3fifo": S3FIFO, "arc": ARC,
+    "priority": Priority,
+}  # fmt: skip
 
 
 def make_policy(policy: Any, num_frames: int) -> EvictionPolicy:
@@ -229,8 +255,8 @@ def make_policy(policy: Any, num_frames: int) -> EvictionPolicy:
     Parameters
     ----------
     policy : str, callable or EvictionPolicy
-        ``"lru"``, ``"fifo"``, ``"clock"`` or ``"priority"``; a function of the size of the pool; or a policy itself,
-        empty and made for a pool of that size.
+        A name (``lru``, ``fifo``, ``lfu``, ``clock``, ``s3fifo``, ``arc``, ``priority``); a function of the size of the
+        pool; or a policy itself, empty and made for a pool of that size.
     num_frames : int
         Size of the pool.
 

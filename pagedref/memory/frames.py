@@ -15,13 +15,13 @@ A frame whose content is kept becomes cached in place of free when its last hold
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError, CorruptionError, OutOfFrames
-from pagedref.memory._frame_audit import frame_problems
+from pagedref.memory._frame_audit import frame_problems, refuse_holders
 from pagedref.memory._numbers import whole_number
 from pagedref.memory.eviction import EvictionPolicy, make_policy
 from pagedref.ragged import int_array
@@ -88,6 +88,8 @@ class FrameAllocator:
         self._scratch = np.zeros(self._num_frames, dtype=np.int32)
         self._kept = np.zeros(self._num_frames, dtype=np.bool_)
         self.policy: EvictionPolicy = make_policy(policy, self._num_frames)
+        self._tell_names: Any = getattr(self.policy, "named", None)
+        self.wants_names = self._tell_names is not None  # whether `keep` is to be told what frames hold
         self._on_evict = on_evict
 
     def __repr__(self) -> str:
@@ -190,7 +192,7 @@ class FrameAllocator:
         """
         index = self._checked("share", frames)
         if index.size and self._refcount[index].min() < 1:
-            self._refuse("share", index, self._refcount[index])
+            refuse_holders("share", index, self._refcount[index], self._refcount)
         np.add.at(self._refcount, index, ONE)
 
     def revive(self, frames: Any) -> None:
@@ -208,7 +210,7 @@ class FrameAllocator:
             kept = self._kept[cached]
             if np.count_nonzero(kept) < kept.size:
                 lost = cached[~kept]
-                self._refuse("revive", lost, self._refcount[lost])
+                refuse_holders("revive", lost, self._refcount[lost], self._refcount)
             self.policy.leave(cached)
         self.policy.hit(index)
         self._refcount[index] = counts + ONE
@@ -217,15 +219,20 @@ class FrameAllocator:
         """Return how many of some kept frames have no holder."""
         return frames.size - int(np.count_nonzero(self._refcount[frames]))
 
-    def keep(self, frames: Any) -> None:
+    def keep(self, frames: Any, names: npt.NDArray[np.uint64] | None = None) -> None:
         """Mark held frames, so that they become cached in place of free when their last holder goes.
 
         Parameters
         ----------
         frames : integer array (n,)
             Held frames.
+        names : uint64 array (n,), optional
+            What they hold, if `wants_names` (see `NamingPolicy`).
         """
-        self._kept[self._checked("keep", frames)] = True
+        index = self._checked("keep", frames)
+        self._kept[index] = True
+        if names is not None:
+            self._tell_names(index, names)
 
     def forget(self, frames: Any) -> None:
         """Take the marks back; those that are cached become free.
@@ -290,7 +297,7 @@ class FrameAllocator:
             return np.empty(0, dtype=np.int64)
         if left.min() < 0:
             np.add.at(self._refcount, index, ONE)
-            self._refuse("free", index, left)
+            refuse_holders("free", index, left, self._refcount)
         last = slice(None) if single else self._last_mentions(index, left)
         released: npt.NDArray[np.int64] = index[last]
         kept = self._kept[released]
@@ -341,10 +348,3 @@ class FrameAllocator:
                 f"{function}: frames are none of the pool, got {outside[0]}, need [0, {self._num_frames})"
             )
         return index
-
-    def _refuse(self, function: str, index: npt.NDArray[np.int64], left: npt.NDArray[np.int32]) -> NoReturn:
-        """Raise for the first frame that has too few holders."""
-        need = "a holder" if function == "share" else "one holder for each mention (double free)"
-        frame = int(index[int(np.argmin(left))])
-        holders = int(self._refcount[frame])
-        raise CorruptionError(f"{function}: frame {frame} has too few holders, got {holders}, need {need}")

@@ -171,7 +171,7 @@ class GroupedKVManager(GroupViews):
         OutOfFrames
             All groups together need more frames than are free or cached.
         """
-        needed = sum(member.frames_to_reserve(seq_ids, num_tokens) for member in self._members)
+        needed = self.frames_to_reserve(seq_ids, num_tokens)
         if needed > self.num_available:
             raise OutOfFrames(
                 f"reserve: num_tokens needs more frames than are free, got {needed} in {len(self._members)} groups, "

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from pagedref.models.checkpoint import Checkpoint as Checkpoint
     from pagedref.models.checkpoint import load_checkpoint as load_checkpoint
     from pagedref.models.config import ModelConfig as ModelConfig
+    from pagedref.models.draft import Speculation as Speculation
     from pagedref.models.generate import Generation as Generation
     from pagedref.models.generate import Token as Token
     from pagedref.models.model import Model as Model
     from pagedref.models.model import load_model as load_model
+    from pagedref.models.sampling import SamplingParams as SamplingParams
     from pagedref.models.transformer import Transformer as Transformer
 
 _HOME = {
@@ -23,13 +25,18 @@ _HOME = {
     "Generation": "generate",
     "Model": "model",
     "ModelConfig": "config",
+    "SamplingParams": "sampling",
+    "Speculation": "draft",
     "Token": "generate",
     "Transformer": "transformer",
     "load_checkpoint": "checkpoint",
     "load_model": "model",
 }
 
-__all__ = ["Checkpoint", "Generation", "Model", "ModelConfig", "Token", "Transformer", "load_checkpoint", "load_model"]
+__all__ = [
+    *("Checkpoint", "Generation", "Model", "ModelConfig", "SamplingParams", "Speculation", "Token", "Transformer"),
+    *("load_checkpoint", "load_model"),
+]
 
 
 def __getattr__(name: str) -> Any:

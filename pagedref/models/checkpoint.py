@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.models.config import ModelConfig
+from pagedref.models.families import FAMILIES, Names
 from pagedref.models.fields import read_json, refuse, show, token_ids
 from pagedref.models.safetensors_file import SafetensorsFile
 from pagedref.models.weights import Progress, Weights, collect
@@ -28,24 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "load_checkpoint"]
 
 _INDEX = "model.safetensors.index.json"
-_HF_TOP = {"embed": "model.embed_tokens.weight", "final_norm": "model.norm.weight", "lm_head": "lm_head.weight"}
-_HF_LAYER = {
-    "attn_norm": "input_layernorm.weight",
-    "q": "self_attn.q_proj.weight",
-    "k": "self_attn.k_proj.weight",
-    "v": "self_attn.v_proj.weight",
-    "o": "self_attn.o_proj.weight",
-    "q_bias": "self_attn.q_proj.bias",
-    "k_bias": "self_attn.k_proj.bias",
-    "v_bias": "self_attn.v_proj.bias",
-    "mlp_norm": "post_attention_layernorm.weight",
-    "gate": "mlp.gate_proj.weight",
-    "up": "mlp.up_proj.weight",
-    "down": "mlp.down_proj.weight",
-}
-_HF_HARMLESS = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.(inv_freq|cos_cached|sin_cached)")
-"""Rotary tables that older programs stored; they follow from the configuration."""
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -72,7 +55,9 @@ class Checkpoint:
     tokenizer_note: str = ""
 
 
-def load_checkpoint(path: str | os.PathLike[str], *, progress: Progress | None = None) -> Checkpoint:
+def load_checkpoint(
+    path: str | os.PathLike[str], *, progress: Progress | None = None, max_model_len: int | None = None
+) -> Checkpoint:
     """Read a model from disk.
 
     Parameters
@@ -82,6 +67,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, progress: Progress | None =
         directory that holds one GGUF file.
     progress : callable, optional
         Called with (weights read, weights in all).
+    max_model_len : int, optional
+        Positions to load the model for, as :meth:`~pagedref.models.config.ModelConfig.for_length` does.
 
     Returns
     -------
@@ -101,11 +88,14 @@ def load_checkpoint(path: str | os.PathLike[str], *, progress: Progress | None =
     All weights become float32 one by one, so that at most one tensor exists twice at any time.
     """
     try:
-        return _load(Path(path), str(path), progress)
+        checkpoint = _load(Path(path), str(path), progress)
     except OSError as error:
         refuse("load_checkpoint", "path", f"cannot be read ({error.strerror or error})", str(path), "a readable model")
     except MemoryError as error:
         refuse("load_checkpoint", "path", "does not fit into memory as float32", str(error), "4 bytes for each weight")
+    if max_model_len is None:
+        return checkpoint
+    return replace(checkpoint, config=checkpoint.config.for_length(max_model_len))
 
 
 def _load(place: Path, source: str, progress: Progress | None) -> Checkpoint:
@@ -132,7 +122,10 @@ def _load_hf(folder: Path, config_name: str, source: str, progress: Progress | N
     config = ModelConfig.from_hf(read_json(folder / config_name))
     if (folder / "generation_config.json").exists():
         config = config.with_eos(token_ids(read_json(folder / "generation_config.json").get("eos_token_id")))
-    weights = collect(_Shards(folder), config, _hf_name, harmless=_is_harmless, progress=progress)
+    shards = _Shards(folder)
+    names = Names(FAMILIES[config.architecture], config, shards.tensors)
+    entries, tied = names.entries(), names.tied()
+    weights = collect(shards, config, entries, tied=tied, harmless=names.is_harmless, progress=progress)
     if not (folder / "tokenizer.json").exists():
         return Checkpoint(config, weights, None, source, "the model has no tokenizer.json")
     from pagedref.models.tokenizer import Tokenizer, missing_extra
@@ -141,24 +134,6 @@ def _load_hf(folder: Path, config_name: str, source: str, progress: Progress | N
         return Checkpoint(config, weights, None, source, note)
     tokenizer = Tokenizer.from_hf(folder)
     return Checkpoint(config.with_eos(tokenizer.eos_token_ids), weights, tokenizer, source)
-
-
-def _hf_name(name: str) -> str:
-    """Return the HF name of one of our weights.
-
-    Examples
-    --------
-    >>> _hf_name("layers.3.q_bias")
-    'model.layers.3.self_attn.q_proj.bias'
-    """
-    if name in _HF_TOP:
-        return _HF_TOP[name]
-    prefix, _, kind = name.rpartition(".")
-    return f"model.{prefix}.{_HF_LAYER[kind]}"
-
-
-def _is_harmless(name: str) -> bool:
-    return _HF_HARMLESS.fullmatch(name) is not None
 
 
 class _Shards:

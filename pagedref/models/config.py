@@ -1,13 +1,13 @@
-"""What a model is, in numbers: geometry, norm, rotary embedding, window, stop tokens.
+"""What a model is, in numbers and names: geometry, norms, positions, attention, feed-forward network, stop tokens.
 
-:class:`ModelConfig` is the one description that the rest of the package reads, whichever file it came from. A family
-of models is one entry of :data:`FAMILIES`; a setting that the transformer cannot honour is refused here, by name,
+:class:`ModelConfig` is the one description that the rest of the package reads, whichever file it came from. Its fields
+are the choices that families of models made differently; left alone, they describe a Llama. How a family's files are
+read stands in :mod:`pagedref.models.families`; a setting that the transformer cannot honour is refused there, by name,
 before a single weight is read.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,121 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.models.fields import real, refuse, token_ids, whole
+from pagedref.layers.activation import ACTIVATIONS
+from pagedref.models._special import Experts, Latent
+from pagedref.models.fields import count, refuse, whole
+from pagedref.models.rope import Rope, RopeScaling, plain_frequencies
 
-__all__ = ["FAMILIES", "Family", "ModelConfig", "RopeScaling"]
+__all__ = ["NORMS", "Experts", "Latent", "ModelConfig"]
 
-
-@dataclass(frozen=True)
-class Family:
-    """Say what sets one family of models apart.
-
-    Parameters
-    ----------
-    architectures : tuple of str
-        Names of the family in the ``architectures`` entry of an HF ``config.json``.
-    qkv_bias : bool
-        Whether q, k and v always carry a bias, although no setting says so (P69).
-    windowed : bool
-        Whether ``sliding_window`` of the configuration has a meaning for this family.
-    window_switch : bool
-        Whether the window counts only where ``use_sliding_window`` is true.
-    """
-
-    architectures: tuple[str, ...]
-    qkv_bias: bool = False
-    windowed: bool = False
-    window_switch: bool = False
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(("LlamaForCausalLM",)),
-    "mistral": Family(("MistralForCausalLM",), windowed=True),
-    "qwen2": Family(("Qwen2ForCausalLM",), qkv_bias=True, windowed=True, window_switch=True),
-}
-"""The families that load, by the ``model_type`` of their HF configuration."""
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """Stretch the wavelengths of the rotary embedding beyond the length that a model was first trained for.
-
-    Parameters
-    ----------
-    type : str
-        ``"linear"`` (every frequency divided by `factor`), ``"llama3"`` (low frequencies divided, high ones kept, a
-        ramp between them) or ``"factors"`` (every frequency divided by its own entry of `factors`, as GGUF files
-        store them).
-    factor : float
-        How far the context is stretched, > 0.
-    low_freq_factor, high_freq_factor : float
-        ``llama3`` only: ends of the ramp, as ``original length / wavelength``.
-    original_max_position_embeddings : int
-        ``llama3`` only: the length before stretching.
-    factors : tuple of float
-        ``factors`` only: divisors, one for each pair, > 0.
-
-    Examples
-    --------
-    >>> RopeScaling("linear", factor=4.0).scale(np.array([1.0, 0.5])).tolist()
-    [0.25, 0.125]
-    """
-
-    type: str
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 0
-    factors: tuple[float, ...] = ()
-
-    @classmethod
-    def from_hf(cls, rope: Mapping[str, Any]) -> RopeScaling | None:
-        """Read the scaling of an HF configuration; the key may be ``rope_type`` or ``type`` (P66).
-
-        Returns
-        -------
-        RopeScaling or None
-            ``None`` for the type ``default``.
-
-        Raises
-        ------
-        ContractError
-            If the type is unknown or a factor is missing or out of range.
-        """
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind == "default":
-            return None
-        if kind == "linear":
-            return cls("linear", factor=real(rope, "factor"))
-        if kind != "llama3":
-            refuse("ModelConfig", "rope_type", "is not supported", kind, "default, linear or llama3")
-        low, high = real(rope, "low_freq_factor"), real(rope, "high_freq_factor")
-        if low >= high:
-            refuse("ModelConfig", "high_freq_factor", "is not above low_freq_factor", high, f"> {low:g}")
-        length = whole(rope, "original_max_position_embeddings")
-        return cls("llama3", real(rope, "factor"), low, high, length)
-
-    def scale(self, inv_freq: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the stretched frequencies.
-
-        Parameters
-        ----------
-        inv_freq : array of float64, (head_dim / 2,)
-            Frequencies in radians per position, before scaling.
-
-        Returns
-        -------
-        array of float64, (head_dim / 2,)
-            The same table must serve prefill and decode (P66).
-        """
-        if self.type == "factors":
-            return inv_freq / np.asarray(self.factors, dtype=np.float64)
-        if self.type == "linear":
-            return inv_freq / self.factor
-        turns = self.original_max_position_embeddings * inv_freq / (2 * math.pi)  # (head_dim / 2,)
-        ramp = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        keep = np.clip(ramp, 0.0, 1.0)  # 1: frequency kept, 0: divided by factor
-        return inv_freq * (keep + (1 - keep) / self.factor)
+NORMS = ("attn_norm", "attn_post_norm", "mlp_norm", "mlp_post_norm")
+"""Where a layer can have a norm: before and behind the attention, before and behind the feed-forward network."""
 
 
 @dataclass(frozen=True)
@@ -139,33 +33,74 @@ class ModelConfig:
     Parameters
     ----------
     architecture : str
-        Family, a key of :data:`FAMILIES`.
+        Family, a key of :data:`pagedref.models.families.FAMILIES`.
     vocab_size, hidden_size, intermediate_size, num_layers : int
         Sizes, >= 1.
     num_qo_heads, num_kv_heads : int
         Heads of queries and of keys and values; the first is a multiple of the second.
     head_dim : int
-        Numbers in one head, even; ``num_qo_heads * head_dim`` need not be `hidden_size` (P69).
-    rms_norm_eps : float
-        Added to the mean square in each norm.
+        Numbers in one head; ``num_qo_heads * head_dim`` need not be `hidden_size` (P69).
+    norm_eps : float
+        Added to the mean square, or to the variance, in each norm.
     rope_theta : float
         Base of the rotary wavelengths, > 0.
-    rope_scaling : RopeScaling, optional
-        ``None`` for plain rotary embedding.
     max_model_len : int
         Positions that the model was made for.
+    rope_scaling : RopeScaling, optional
+        ``None`` for plain rotary embedding.
     tie_embeddings : bool
         Whether the output projection is the embedding.
-    qkv_bias : bool
-        Whether q, k and v have a bias (the output projection has none).
+    biases : frozenset of str
+        Linear weights that have a bias, by our names (``q``, ``o``, ``up``, ...), and ``norm`` if norms have one.
     window : int, optional
-        Sliding window of every layer (S5): keys ``p - window + 1 .. p``, HF's ``sliding_window``.
+        Sliding window (S5): keys ``p - window + 1 .. p``, HF's ``sliding_window``.
     bos_token_id : int, optional
         First token of a text.
     eos_token_ids : frozenset of int
         Every token that ends a text: the union of all sources (P65).
     dtype : str
-        Number format of the weights in the file; in memory they are float32.
+        Number format of the weights in the file.
+    full_layers : frozenset of int
+        Layers that see everything although there is a `window`.
+    rotary_dim : int, optional
+        Channels of a head that are turned, even; ``None`` for all, 0 for none (P67).
+    unrotated_layers : frozenset of int
+        Layers whose queries and keys are not turned.
+    local_rope_theta : float, optional
+        Another base, without scaling, in the layers with a window.
+    learned_positions : int, optional
+        A row for each position is added to the embedding; this many rows stand before that of position 0.
+    alibi : float, optional
+        Scores fall with the distance (S6); the largest exponent of the slopes, 8 as published.
+    norm : str
+        ``rms`` or ``layer``.
+    norm_offset : float
+        Added to every norm weight: 1 where files store the difference from 1.
+    norms : tuple of str
+        Which of :data:`NORMS` a layer has.
+    parallel : bool
+        Whether attention and feed-forward network both start from the layer's input. Without ``mlp_norm`` they share
+        one norm.
+    embed_norm : bool
+        Whether a norm follows the embedding.
+    embed_scale : float
+        Factor on the embedding.
+    qk_norm : str, optional
+        RMS norm of queries and keys: of each ``head``, or over the whole ``width``.
+    sm_scale : float, optional
+        Factor on scores; by default ``1 / sqrt(head_dim)``.
+    softcap, logit_softcap : float, optional
+        ``cap * tanh(x / cap)`` on scores (S2) and on logits.
+    sinks : bool
+        Whether each head has a sink (S11).
+    latent : Latent, optional
+        Attention through latents instead of keys and values.
+    gated : bool
+        Whether the feed-forward network has a gate.
+    activation : str
+        A key of :data:`pagedref.layers.activation.ACTIVATIONS`.
+    experts : Experts, optional
+        Experts instead of one network.
 
     Raises
     ------
@@ -181,48 +116,187 @@ class ModelConfig:
     num_qo_heads: int
     num_kv_heads: int
     head_dim: int
-    rms_norm_eps: float
+    norm_eps: float
     rope_theta: float
     max_model_len: int
     rope_scaling: RopeScaling | None = None
     tie_embeddings: bool = False
-    qkv_bias: bool = False
+    biases: frozenset[str] = frozenset()
     window: int | None = None
     bos_token_id: int | None = None
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
     dtype: str = "float32"
+    full_layers: frozenset[int] = frozenset()
+    rotary_dim: int | None = None
+    unrotated_layers: frozenset[int] = frozenset()
+    local_rope_theta: float | None = None
+    learned_positions: int | None = None
+    alibi: float | None = None
+    norm: str = "rms"
+    norm_offset: float = 0.0
+    norms: tuple[str, ...] = ("attn_norm", "mlp_norm")
+    parallel: bool = False
+    embed_norm: bool = False
+    embed_scale: float = 1.0
+    qk_norm: str | None = None
+    sm_scale: float | None = None
+    softcap: float | None = None
+    logit_softcap: float | None = None
+    sinks: bool = False
+    latent: Latent | None = None
+    gated: bool = True
+    activation: str = "silu"
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
-        if self.architecture not in FAMILIES:
-            refuse("ModelConfig", "architecture", "is not supported", self.architecture, " or ".join(FAMILIES))
         for name in ("vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_qo_heads", "num_kv_heads"):
             whole({name: getattr(self, name)}, name)
         if self.num_qo_heads % self.num_kv_heads:
-            refuse(
-                "ModelConfig",
-                "num_qo_heads",
-                "does not divide",
-                self.num_qo_heads,
-                f"a multiple of {self.num_kv_heads}",
-            )
-        if whole({"head_dim": self.head_dim}, "head_dim") % 2:
-            refuse("ModelConfig", "head_dim", "is odd", self.head_dim, "an even number: rotary embedding turns pairs")
-        factors = () if self.rope_scaling is None else self.rope_scaling.factors
-        if len(factors) not in (0, self.head_dim // 2):
-            refuse("ModelConfig", "rope factors", "have the wrong length", len(factors), str(self.head_dim // 2))
-        if not all(0 < factor < math.inf for factor in factors):
-            refuse("ModelConfig", "rope factors", "are not all positive", factors, "> 0 and finite")
+            need = f"a multiple of {self.num_kv_heads}"
+            refuse("ModelConfig", "num_qo_heads", "does not divide", self.num_qo_heads, need)
+        whole({"head_dim": self.head_dim}, "head_dim")
+        turned = self.turned
+        if turned % 2 or not 0 <= turned <= self.head_dim:
+            name = "head_dim" if self.rotary_dim is None else "rotary_dim"
+            refuse("ModelConfig", name, "cannot be turned in pairs", turned, f"an even number up to {self.head_dim}")
+        for name in ("rope_theta", "local_rope_theta"):
+            theta = getattr(self, name)
+            if theta is not None and not 1e-9 <= theta <= 1e30:
+                refuse("ModelConfig", name, "is out of range", theta, "1e-9 .. 1e30")
+        if self.rope_scaling is not None:
+            self.rope_scaling.check(self.rope_theta, turned)
+        for name, value, allowed in (
+            ("norm", self.norm, ("rms", "layer")),
+            ("qk_norm", self.qk_norm, (None, "head", "width")),
+            ("activation", self.activation, tuple(ACTIVATIONS)),
+        ):
+            if value not in allowed:
+                refuse("ModelConfig", name, "is unknown", value, " or ".join(map(str, allowed)))
+        if not set(self.norms) <= set(NORMS):
+            refuse("ModelConfig", "norms", "are unknown", self.norms, " or ".join(NORMS))
+
+    @property
+    def turned(self) -> int:
+        """Channels of a head that rotary embedding turns, 0 for none."""
+        if self.rotary_dim is not None:
+            return self.rotary_dim
+        return self.head_dim if self.latent is None else self.latent.rope_dim
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether q, k and v have a bias."""
+        return {"q", "k", "v"} <= self.biases
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Sliding window of each layer, ``None`` where it sees everything."""
+        return tuple(None if layer in self.full_layers else self.window for layer in range(self.num_layers))
+
+    def rope_kind(self, layer: int) -> str | None:
+        """Return which of the rotations of the model a layer has.
+
+        Parameters
+        ----------
+        layer : int
+            ``0 .. num_layers - 1``.
+
+        Returns
+        -------
+        str or None
+            ``local`` where a window has a base of its own, else ``global``; ``None`` where nothing is turned.
+        """
+        if not self.turned or layer in self.unrotated_layers:
+            return None
+        near = self.local_rope_theta is not None and self.window is not None and layer not in self.full_layers
+        return "local" if near else "global"
+
+    def rope(self, layer: int) -> Rope | None:
+        """Return the rotation of a layer, ``None`` where nothing is turned.
+
+        Parameters
+        ----------
+        layer : int
+            ``0 .. num_layers - 1``.
+
+        Returns
+        -------
+        Rope or None
+        """
+        kind = self.rope_kind(layer)
+        if kind is None:
+            return None
+        if kind == "local" and self.local_rope_theta is not None:
+            return Rope(plain_frequencies(self.local_rope_theta, self.turned), 1.0)
+        if self.rope_scaling is None:
+            return Rope(plain_frequencies(self.rope_theta, self.turned), 1.0)
+        return self.rope_scaling.frequencies(self.rope_theta, self.turned, self.max_model_len)
 
     @property
     def inv_freq(self) -> npt.NDArray[np.float64]:
-        """Rotary frequencies in radians per position, float64 (head_dim / 2,), scaling included (P66)."""
-        pairs = np.arange(0, self.head_dim, 2, dtype=np.float64) / self.head_dim  # (head_dim / 2,)
-        plain = self.rope_theta**-pairs
-        return plain if self.rope_scaling is None else self.rope_scaling.scale(plain)
+        """Rotary frequencies of the layers that see everything, float64 (pairs,), scaling included (P66)."""
+        whole_view = replace(self, window=None, unrotated_layers=frozenset())
+        rope = whole_view.rope(0)
+        return np.empty(0) if rope is None else rope.inv_freq
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Everything in which the model differs from a plain Llama, one word each: what a runner must be able to do."""
+        turned = self.turned
+        words = {
+            "biases": bool(self.biases - {"norm"}),
+            "window": self.window is not None,
+            "layer windows": self.window is not None and bool(self.full_layers),
+            "layer_norm": self.norm == "layer",
+            "norm_offset": self.norm_offset != 0,
+            "norms": set(self.norms) != {"attn_norm", "mlp_norm"},
+            "parallel": self.parallel,
+            "plain mlp": not self.gated,
+            "activation": self.activation != "silu",
+            "experts": self.experts is not None,
+            "latent": self.latent is not None,
+            "qk_norm": self.qk_norm is not None,
+            "sm_scale": self.sm_scale is not None,
+            "softcap": self.softcap is not None,
+            "logit_softcap": self.logit_softcap is not None,
+            "alibi": self.alibi is not None,
+            "sinks": self.sinks,
+            "embed_scale": self.embed_scale != 1,
+            "embed_norm": self.embed_norm,
+            "learned positions": self.learned_positions is not None,
+            "no rotary": not turned,
+            "partial rotary": 0 < turned < self.head_dim,
+            "unrotated layers": bool(self.unrotated_layers),
+            "local rotary": self.local_rope_theta is not None,
+            "rotary magnitude": any(rope.magnitude != 1 for rope in [self.rope(0)] if rope is not None),
+        }
+        return frozenset(word for word, there in words.items() if there)
 
     def with_eos(self, more: Iterable[int]) -> ModelConfig:
         """Return the same model with more tokens that end a text (P65: never fewer)."""
         return replace(self, eos_token_ids=self.eos_token_ids | frozenset(more))
+
+    def for_length(self, max_model_len: int) -> ModelConfig:
+        """Return the same model, made for texts up to another length.
+
+        Parameters
+        ----------
+        max_model_len : int
+            Positions, >= 1. The scalings ``dynamic`` and ``longrope`` choose their frequencies by it, once for all
+            texts: keys that were turned with others would not fit.
+
+        Returns
+        -------
+        ModelConfig
+
+        Raises
+        ------
+        ContractError
+            It is no positive integer, or the model has learned positions, which are as many as they are.
+        """
+        length = count("for_length", "max_model_len", max_model_len)
+        if self.learned_positions is not None and length != self.max_model_len:
+            refuse("for_length", "max_model_len", "differs from the learned positions", length, str(self.max_model_len))
+        return replace(self, max_model_len=length)
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> ModelConfig:
@@ -250,86 +324,6 @@ class ModelConfig:
         >>> config.head_dim, config.num_kv_heads, config.qkv_bias, sorted(config.eos_token_ids)
         (4, 2, True, [3, 4])
         """
-        family = _family(config)
-        for key in ("attention_bias", "mlp_bias"):
-            if config.get(key) and not (key == "attention_bias" and FAMILIES[family].qkv_bias):
-                refuse("ModelConfig", key, f"is not supported for {family}", config[key], "false")
-        if config.get("hidden_act", "silu") not in ("silu", "swish"):
-            refuse("ModelConfig", "hidden_act", "is not supported", config["hidden_act"], "silu")
-        heads, hidden = whole(config, "num_attention_heads"), whole(config, "hidden_size")
-        if config.get("head_dim") is None and hidden % heads:
-            refuse("ModelConfig", "hidden_size", "does not divide", hidden, f"a multiple of {heads} heads, or head_dim")
-        rope = _rope_entries(config)
-        layers = whole(config, "num_hidden_layers")
-        return cls(
-            architecture=family,
-            vocab_size=whole(config, "vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=whole(config, "intermediate_size"),
-            num_layers=layers,
-            num_qo_heads=heads,
-            num_kv_heads=whole(config, "num_key_value_heads", heads),
-            head_dim=whole(config, "head_dim", hidden // heads),
-            rms_norm_eps=real(config, "rms_norm_eps", 1e-6),
-            rope_theta=real(rope, "rope_theta", 10000.0),
-            max_model_len=whole(config, "max_position_embeddings", 2048),
-            rope_scaling=RopeScaling.from_hf(rope),
-            tie_embeddings=bool(config.get("tie_word_embeddings", False)),
-            qkv_bias=FAMILIES[family].qkv_bias,
-            window=_window(config, FAMILIES[family], layers),
-            bos_token_id=min(token_ids(config.get("bos_token_id")), default=None),
-            eos_token_ids=token_ids(config.get("eos_token_id")),
-            dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")[:32],
-        )
+        from pagedref.models.families import config_from_hf
 
-
-def _family(config: Mapping[str, Any]) -> str:
-    """Return the family of a configuration, by ``architectures`` if that is there, else by ``model_type``."""
-    named = config.get("architectures")
-    known = [name for family in FAMILIES.values() for name in family.architectures]
-    if isinstance(named, list) and named:
-        for family, entry in FAMILIES.items():
-            if named[0] in entry.architectures:
-                return family
-        refuse("ModelConfig", "architectures", "is not supported", named[0], " or ".join(known))
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        refuse("ModelConfig", "model_type", "is not supported", kind, " or ".join(FAMILIES))
-    return str(kind)
-
-
-def _rope_entries(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return base and scaling of the rotary embedding as one flat mapping, whichever style the file has."""
-    rope: dict[str, Any] = {"rope_theta": config.get("rope_theta")}
-    for style in ("rope_scaling", "rope_parameters"):
-        entries = config.get(style)
-        if entries is None:
-            continue
-        if not isinstance(entries, Mapping) or any(isinstance(value, Mapping) for value in entries.values()):
-            refuse("ModelConfig", style, "is not one flat mapping", entries, "the same rotary embedding in every layer")
-        rope.update(entries)
-    partial = rope.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        refuse("ModelConfig", "partial_rotary_factor", "is not supported", partial, "1")
-    return rope
-
-
-def _window(config: Mapping[str, Any], family: Family, layers: int) -> int | None:
-    """Return the sliding window of a configuration; layers that differ are refused."""
-    switch = config.get("use_sliding_window", not family.window_switch)
-    if not family.windowed or not switch or config.get("sliding_window") is None:
-        return None
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list):
-        distinct = {str(kind) for kind in kinds}
-    else:  # the first layers attend to everything where the family has a switch
-        full = 0
-        if family.window_switch and config.get("max_window_layers") != 0:
-            full = whole(config, "max_window_layers", 28)
-        distinct = {"full_attention"} if full else set()
-        distinct |= {"sliding_attention"} if full < layers else set()
-    if distinct == {"full_attention"}:
-        return None
-    if distinct != {"sliding_attention"}:
-        refuse("ModelConfig", "layer_types", "differ", sorted(distinct), "one kind of attention in all layers")
-    return whole(config, "sliding_window")
+        return config_from_hf(config)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from pagedref.errors import ContractError
 
-__all__ = ["JSON_LIMIT", "count", "read_json", "real", "refuse", "show", "token_ids", "whole"]
+__all__ = ["JSON_LIMIT", "count", "read_json", "real", "reals", "refuse", "show", "token_ids", "whole"]
 
 JSON_LIMIT = 256 << 20
 """Bytes of the largest JSON file that is read; a tokenizer of 256,000 tokens takes 35 million."""
@@ -160,6 +160,36 @@ def real(config: Mapping[str, Any], key: str, default: float | None = None) -> f
     if not isinstance(value, int | float) or isinstance(value, bool) or not 1e-300 <= value <= 1e300:
         refuse("ModelConfig", key, "is missing" if value is None else "is no positive number", value, "> 0 and finite")
     return float(value)
+
+
+def reals(config: Mapping[str, Any], key: str) -> tuple[float, ...]:
+    """Return a list of positive finite numbers of a configuration.
+
+    Parameters
+    ----------
+    config : mapping
+        The configuration.
+    key : str
+        Name of the entry.
+
+    Returns
+    -------
+    tuple of float
+
+    Raises
+    ------
+    ContractError
+        If the entry is no list, or something in it is not positive and finite.
+
+    Examples
+    --------
+    >>> reals({"short_factor": [1, 2.5]}, "short_factor")
+    (1.0, 2.5)
+    """
+    values = config.get(key)
+    if not isinstance(values, list | tuple) or len(values) > _LIMIT:
+        refuse("ModelConfig", key, "is missing" if values is None else "is no list", values, "a list of numbers")
+    return tuple(real({key: value}, key) for value in values)
 
 
 def token_ids(value: object) -> frozenset[int]:

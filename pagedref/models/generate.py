@@ -17,6 +17,7 @@ from pagedref.addressing import num_pages
 from pagedref.errors import OutOfFrames
 from pagedref.kv_cache import MemoryReport, PagedKVCache
 from pagedref.models import fields
+from pagedref.models.draft import SpeculationReport
 from pagedref.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Generation:
         ``"stop"``: a token ended the text; ``"length"``: `max_tokens` or the model's maximum length was reached.
     memory : MemoryReport
         Of the whole run, at the moment when it held most tokens.
+    speculation : SpeculationReport, optional
+        Of the whole run, where it guessed ahead.
     """
 
     text: str
@@ -89,6 +92,7 @@ class Generation:
     prompt_ids: list[int]
     finish_reason: str
     memory: MemoryReport
+    speculation: SpeculationReport | None = None
 
 
 def frames_needed(request: Request, page_size: int) -> int:
@@ -115,7 +119,7 @@ def frames_needed(request: Request, page_size: int) -> int:
 
 
 @dataclass
-class _Running:
+class Running:
     """One admitted request: its tokens so far, and how many of them lie in the cache."""
 
     index: int
@@ -159,6 +163,8 @@ class BatchRun:
     way. `requests` and `cache` are as given; `report` is the cache's memory at the moment when it held most tokens.
     """
 
+    speculation: SpeculationReport | None = None
+
     def __init__(
         self,
         transformer: Transformer,
@@ -184,7 +190,7 @@ class BatchRun:
         self._transformer = transformer
         self._eos, self._max_model_len, self._tokens_per_step = eos_token_ids, max_model_len, tokens_per_step
         self._waiting = list(enumerate(requests))[::-1]
-        self._running: list[_Running] = []
+        self._running: list[Running] = []
         self._unclaimed = pool
         self.report = cache.memory_report(max_model_len=max_model_len)
 
@@ -247,7 +253,7 @@ class BatchRun:
             self._waiting.pop()
             self._unclaimed -= frames
             prompt = list(request.prompt_ids)
-            self._running.append(_Running(index, self.cache.add(), prompt, len(prompt) + request.max_tokens, frames))
+            self._running.append(Running(index, self.cache.add(), prompt, len(prompt) + request.max_tokens, frames))
 
     def _counts(self) -> list[int]:
         """Return how many tokens of each running sequence go into the next step: decode first, then prompts."""
@@ -269,26 +275,31 @@ class BatchRun:
         last = [at for at, (seq, count) in enumerate(pairs) if count == seq.missing]  # these get a new token
         cache = self.cache
         step = cache.begin([seq.seq_id for seq, _ in pairs], [count for _, count in pairs])
-        logits = self._transformer.forward(cache, step, ids, ends[last] - 1)  # (len(last), vocab)
+        best = self._transformer.greedy(cache, step, ids, ends[last] - 1)  # (len(last),)
         cache.commit(step)
         for seq, count in pairs:
             seq.stored += count
-        new = [self._take(pairs[at][0], int(token)) for at, token in zip(last, logits.argmax(axis=1), strict=True)]
+        return self._end(
+            [self._take(pairs[at][0], token) for at, token in zip(last, best.tolist(), strict=True)]
+        )
+
+    def _end(self, new: list[Token]) -> list[Token]:
+        """Let those leave whose last token is among the new ones; return these."""
         ended = {token.index for token in new if token.finish_reason is not None}
         if ended:
-            report = cache.memory_report(max_model_len=self._max_model_len)
+            report = self.cache.memory_report(max_model_len=self._max_model_len)
             if report.num_tokens >= self.report.num_tokens:
                 self.report = report
             self._leave([seq for seq in self._running if seq.index in ended])
         return new
 
-    def _take(self, seq: _Running, token: int) -> Token:
+    def _take(self, seq: Running, token: int) -> Token:
         """Append a new token to its sequence and say whether it is the last."""
         seq.tokens.append(token)
         reason = "stop" if token in self._eos else "length" if len(seq.tokens) >= seq.stop else None
         return Token(seq.index, token, finish_reason=reason)
 
-    def _leave(self, sequences: list[_Running]) -> None:
+    def _leave(self, sequences: list[Running]) -> None:
         """Free sequences and give their frames to whoever waits."""
         if sequences:
             self.cache.free([seq.seq_id for seq in sequences])

@@ -22,10 +22,12 @@ from pagedref.kv_cache import PagedKVCache
 from pagedref.kv_format import KVFormat
 from pagedref.models.checkpoint import load_checkpoint
 from pagedref.models.config import ModelConfig
+from pagedref.models.draft import Speculation
 from pagedref.models.fields import count, refuse
 from pagedref.models.generate import TOKENS_PER_STEP, BatchRun, Generation, Request, Token, frames_needed
 from pagedref.models.hub import resolve_model
-from pagedref.models.prompts import Prompts, RunOptions, checked_ids, make_requests
+from pagedref.models.prompts import Prompts, RunOptions, checked_ids, make_requests, run_options
+from pagedref.models.speculate import SpeculativeRun
 from pagedref.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class Model:
     ) -> None:
         self.config, self.tokenizer = config, tokenizer
         self.backend = backends.get(backend) if isinstance(backend, str) else backend
-        self.transformer = Transformer(config, weights)
+        self.transformer: Transformer = getattr(self.backend, "transformer", Transformer)(config, weights)
         self._note = tokenizer_note or "the model has no tokenizer"
 
     def cache(
@@ -155,7 +157,8 @@ class Model:
         spec = self.transformer.cache_spec(page_size, kv_format)
         if isinstance(num_frames, int) and spec.bytes_per_frame * num_frames > sys.maxsize:
             refuse("cache", "num_frames", "makes a pool too large", num_frames, f"{sys.maxsize} bytes in all at most")
-        cache = PagedKVCache(spec, num_frames, backend=self.backend, frame_order=frame_order, poison=poison)
+        make = getattr(self.transformer, "make_cache", partial(PagedKVCache, backend=self.backend))
+        cache: PagedKVCache = make(spec, num_frames, frame_order=frame_order, poison=poison)
         if kv_format is not None:  # a backend that lacks the format says so now, asked to write and read no rows
             step, none = cache.begin([], []), np.empty((0, spec.num_kv_heads, spec.head_dim), np.float32)
             cache.append(step, none, none)
@@ -223,6 +226,7 @@ class Model:
         ignore_eos: bool = False,
         on_token: Listener | None = None,
         tokens_per_step: int = TOKENS_PER_STEP,
+        speculate: Speculation | None = None,
     ) -> list[Generation]:
         """Continue prompts greedily, all of them in one ragged batch.
 
@@ -249,6 +253,8 @@ class Model:
             Called with each :class:`Token` as it comes.
         tokens_per_step : int
             Tokens of a step while prompts are read.
+        speculate : Speculation, optional
+            Guess ahead and check: the same text in fewer steps (:mod:`pagedref.models.speculate`).
 
         Returns
         -------
@@ -273,9 +279,10 @@ class Model:
         >>> len(answer.token_ids), answer.memory.frames_held
         (2, 5)
         """
-        options: RunOptions = {"page_size": page_size, "num_frames": num_frames, "frame_order": frame_order}
-        options |= {"kv_format": kv_format, "chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
-        run = self._run(prompts, max_tokens, **options)
+        run = self._run(
+            prompts, max_tokens, page_size=page_size, num_frames=num_frames, frame_order=frame_order, chat=chat,
+            kv_format=kv_format, ignore_eos=ignore_eos, tokens_per_step=tokens_per_step, speculate=speculate,
+        )  # fmt: skip
         new: list[list[int]] = [[] for _ in run.requests]
         reasons = [""] * len(new)
         with closing(run.texts(self.tokenizer)) as tokens:
@@ -285,7 +292,7 @@ class Model:
                 if on_token is not None:
                     on_token(token)
         return [
-            Generation(self.decode(ids), ids, list(request.prompt_ids), reason, run.report)
+            Generation(self.decode(ids), ids, list(request.prompt_ids), reason, run.report, run.speculation)
             for ids, request, reason in zip(new, run.requests, reasons, strict=True)
         ]
 
@@ -299,7 +306,7 @@ class Model:
         prompts, max_tokens
             As in :meth:`generate`; checked now, before the first token is asked for.
         **options
-            `page_size`, `num_frames`, `frame_order`, `kv_format`, `chat`, `ignore_eos`, `tokens_per_step`, as there.
+            All others but `on_token`, as there.
 
         Returns
         -------
@@ -320,30 +327,23 @@ class Model:
         """Return the text of tokens, without control tokens; empty without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(token_ids)
 
-    def _run(
-        self,
-        prompts: Prompts,
-        max_tokens: int,
-        *,
-        page_size: int = 16,
-        num_frames: int | None = None,
-        frame_order: Any = None,
-        kv_format: KVFormat | str | None = None,
-        chat: bool | None = None,
-        ignore_eos: bool = False,
-        tokens_per_step: int = TOKENS_PER_STEP,
-    ) -> BatchRun:
+    def _run(self, prompts: Prompts, max_tokens: int, **options: Unpack[RunOptions]) -> BatchRun:
         """Check everything and make the cache; nothing is computed yet."""
-        config, encode = self.config, partial(self.encode, chat=chat)
+        config, chosen = self.config, run_options(**options)
+        encode, page_size = partial(self.encode, chat=chosen["chat"]), chosen["page_size"]
         requests = make_requests(prompts, max_tokens, encode, config.vocab_size, config.max_model_len)
-        if num_frames is None:
+        if (num_frames := chosen["num_frames"]) is None:
             self.transformer.cache_spec(page_size)  # refuses a page size that is none
             num_frames = max(1, sum(frames_needed(request, page_size) for request in requests))
-        return BatchRun(
+        kind: Callable[..., BatchRun] = BatchRun
+        if chosen["speculate"] is not None:
+            kind = partial(SpeculativeRun, speculation=chosen["speculate"])
+        order, form = chosen["frame_order"], chosen["kv_format"]
+        return kind(
             self.transformer,
-            self.cache(num_frames, page_size=page_size, frame_order=frame_order, kv_format=kv_format),
+            self.cache(num_frames, page_size=page_size, frame_order=order, kv_format=form),
             requests,
-            eos_token_ids=frozenset() if ignore_eos else config.eos_token_ids,
+            eos_token_ids=frozenset() if chosen["ignore_eos"] else config.eos_token_ids,
             max_model_len=config.max_model_len,
-            tokens_per_step=tokens_per_step,
+            tokens_per_step=chosen["tokens_per_step"],
         )

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from pagedref.errors import ContractError
 from pagedref.kv_format import KVFormat
+from pagedref.models.draft import Speculation
 from pagedref.models.fields import refuse
-from pagedref.models.generate import Request
+from pagedref.models.generate import TOKENS_PER_STEP, Request
 
-__all__ = ["Prompts", "RunOptions", "checked_ids", "make_requests", "separate"]
+__all__ = ["Prompts", "RunOptions", "checked_ids", "make_requests", "run_options", "separate"]
 
 Prompts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
 
@@ -28,6 +29,35 @@ class RunOptions(TypedDict, total=False):
     chat: bool | None
     ignore_eos: bool
     tokens_per_step: int
+    speculate: Speculation | None
+
+
+def run_options(
+    *,
+    page_size: int = 16,
+    num_frames: int | None = None,
+    frame_order: Any = None,
+    kv_format: KVFormat | str | None = None,
+    chat: bool | None = None,
+    ignore_eos: bool = False,
+    tokens_per_step: int = TOKENS_PER_STEP,
+    speculate: Speculation | None = None,
+) -> RunOptions:
+    """Return all keywords of a run, those that were not given by their defaults.
+
+    Parameters
+    ----------
+    page_size, num_frames, frame_order, kv_format, chat, ignore_eos, tokens_per_step, speculate
+        As in ``Model.generate``.
+
+    Returns
+    -------
+    RunOptions
+    """
+    options: RunOptions = {"page_size": page_size, "num_frames": num_frames, "frame_order": frame_order}
+    options |= {"kv_format": kv_format, "chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
+    options["speculate"] = speculate
+    return options
 
 
 def separate(prompts: Prompts) -> list[Any]:

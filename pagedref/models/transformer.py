@@ -1,9 +1,10 @@
-"""A Llama-type transformer over paged memory.
+"""A transformer over paged memory, put together from small parts as its configuration says.
 
-For each layer: norm, one product for q, k and v, rotary embedding, attention, product, norm, gate, product. Attention
-reaches its keys and values through :class:`pagedref.kv_cache.PagedKVCache` only, so whatever backend the cache has does
-the attending, and no line here knows a page. Tokens of several sequences, prompts and single tokens mixed, are simply
-rows: only rotary positions and attention know which row belongs to whom.
+For each layer: a norm, attention, a norm, a feed-forward network; where the norms stand and what follows what differs
+between families and is told by :class:`~pagedref.models.config.ModelConfig`. Attention reaches its keys and values
+through :class:`pagedref.kv_cache.PagedKVCache` only, so whatever backend the cache has does the attending, and no line
+here knows a page. Tokens of several sequences, prompts and single tokens mixed, are simply rows: only positions and
+attention know which row belongs to whom.
 """
 
 from __future__ import annotations
@@ -17,44 +18,30 @@ from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache, Step
 from pagedref.kv_format import KVFormat
+from pagedref.layers.crew import Crew, hired
 from pagedref.models.config import ModelConfig
-from pagedref.models.crew import Crew, hired
-from pagedref.models.fields import count
-from pagedref.models.layers import rms_norm, rotary_tables, rotate, silu_gate
-from pagedref.models.linear import ROWS, Linear
+from pagedref.models.fields import count, refuse
+from pagedref.models.parts import ARITHMETIC, Attention, Build, ExpertNetwork, LatentAttention, Network, Run, Scratch
+from pagedref.models.rope import Rope
 from pagedref.models.weights import weight_shapes
 
 __all__ = ["Transformer"]
 
-Float32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 class _Layer:
-    """Weights of one layer, ready for use; they are taken out of `weights`."""
+    """The parts of one layer."""
 
-    def __init__(self, config: ModelConfig, weights: dict[str, Float32], index: int) -> None:
-        def take(*names: str) -> list[Float32]:
-            return [weights.pop(f"layers.{index}.{name}") for name in names]
-
-        biases = take("q_bias", "k_bias", "v_bias") if config.qkv_bias else []
-        self.attn_norm, self.mlp_norm = take("attn_norm", "mlp_norm")
-        self.qkv = Linear(take("q", "k", "v"), biases)
-        self.o = Linear(take("o"))
-        self.gate, self.up = Linear(take("gate")), Linear(take("up"))
-        self.down = Linear(take("down"))
-
-
-class _Buffers:
-    """Memory for the activations of one step, used again by the next."""
-
-    def __init__(self, layer: _Layer, hidden: int, tokens: int) -> None:
-        self.tokens = tokens
-        self.stream = np.zeros((tokens, hidden), np.float32)
-        self.normed, self.qkv = layer.qkv.buffers(tokens)
-        self.attended, self.added = layer.o.buffers(tokens)
-        _, self.gate = layer.gate.buffers(tokens)
-        _, self.up = layer.up.buffers(tokens)
-        self.inner = np.zeros((tokens + ROWS, layer.gate.padded_features), np.float32)
+    def __init__(self, build: Build, index: int) -> None:
+        config, prefix = build.config, f"layers.{index}."
+        self.norms = {kind: build.norm(prefix + kind) for kind in config.norms}
+        if config.parallel:  # side by side, with one norm for both if there is only one
+            self.norms.setdefault("mlp_norm", self.norms["attn_norm"])
+        latent, experts = config.latent, config.experts
+        self.attention = Attention(build, index) if latent is None else LatentAttention(build, index, latent)
+        dense = experts is None or index < experts.dense_layers
+        self.network = Network(build, prefix) if dense or experts is None else ExpertNetwork(build, prefix, experts)
 
 
 class Transformer:
@@ -66,38 +53,45 @@ class Transformer:
         Geometry.
     weights : dict of str to array of float32
         By the names of :mod:`pagedref.models.weights`.
+    dtype : str
+        ``float32``, or ``float64`` for the exact layers: slow, and the measure of the fast ones.
 
     Raises
     ------
     ContractError
-        A weight is missing or has the wrong shape.
+        A weight is missing or has the wrong shape, or there is no such type.
 
     Notes
     -----
     Mutates: `weights`, which is empty afterwards: each is dropped as soon as its copy is laid out, so that the model
-    exists once. All arithmetic is float32; use it from one thread.
+    exists once. Use it from one thread.
     """
 
-    def __init__(self, config: ModelConfig, weights: dict[str, Float32]) -> None:
+    def __init__(self, config: ModelConfig, weights: dict[str, npt.NDArray[Any]], *, dtype: str = "float32") -> None:
+        if dtype not in ARITHMETIC:
+            refuse("Transformer", "dtype", "is not a type of models", dtype, " or ".join(ARITHMETIC))
         for name, shape in weight_shapes(config):
             if name not in weights or weights[name].shape != shape:
                 found = weights[name].shape if name in weights else "nothing"
                 raise ContractError(f"Transformer: weights of {name} do not fit, got {found}, need {shape}")
-        self.config = config
-        self.layers = [_Layer(config, weights, index) for index in range(config.num_layers)]
-        self.final_norm = weights.pop("final_norm")
-        embed = weights.pop("embed")
-        self.lm_head = Linear([embed if config.tie_embeddings else weights.pop("lm_head")])
-        self._embed = None if config.tie_embeddings else embed
-        self._buffers = _Buffers(self.layers[0], config.hidden_size, 0)
+        self.config, self.dtype, self._arithmetic = config, dtype, ARITHMETIC[dtype]
+        build = Build(config, weights, self._arithmetic)
+        self._layers = [_Layer(build, index) for index in range(config.num_layers)]
+        self._final_norm = build.norm("final_norm")
+        self._embed_norm = build.norm("embed_norm") if config.embed_norm else None
+        self._positions = None if config.learned_positions is None else build.array("positions")
+        self._lm_head = build.linear("", "embed" if config.tie_embeddings else "lm_head")
+        self._embed = None if config.tie_embeddings else build.array("embed")
+        self._num_bytes = build.num_bytes
+        self._scratch = Scratch(self._arithmetic.dtype)
+        ropes = ((config.rope_kind(index), config.rope(index)) for index in range(config.num_layers))
+        self._ropes = {kind: rope for kind, rope in ropes if kind is not None and rope is not None}
         weights.clear()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all weights in memory."""
-        layers = [part for layer in self.layers for part in (layer.qkv, layer.o, layer.gate, layer.up, layer.down)]
-        panels = sum(part.panels.nbytes for part in [*layers, self.lm_head])
-        return panels + (0 if self._embed is None else self._embed.nbytes)
+        return self._num_bytes
 
     def cache_spec(self, page_size: int, kv_format: KVFormat | str | None = None) -> CacheSpec:
         """Return the geometry of a cache for this model.
@@ -108,7 +102,7 @@ class Transformer:
             Positions in a page, >= 1.
         kv_format : KVFormat or str, optional
             How keys and values are stored (S17), also by a name of :data:`pagedref.kv_format.NAMES`; by default as
-            float32.
+            the numbers of the model. Latents are always stored so.
 
         Returns
         -------
@@ -119,14 +113,18 @@ class Transformer:
         ContractError
             There is no such format, or the page size is out of range.
         """
-        config = self.config
+        config, latent = self.config, self.config.latent
         page_size = count("CacheSpec", "page_size", page_size)
+        if latent is not None:
+            if kv_format is not None:
+                refuse("CacheSpec", "kv_format", "is not supported for latents", str(kv_format), "none")
+            return CacheSpec(config.num_layers, 1, latent.rank, page_size, self.dtype, v_head_dim=latent.rope_dim)
         form = KVFormat.named(kv_format, config.head_dim) if isinstance(kv_format, str) else kv_format
-        return CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, page_size, kv_format=form)
+        return CacheSpec(config.num_layers, config.num_kv_heads, config.head_dim, page_size, self.dtype, kv_format=form)
 
     def forward(
         self, cache: PagedKVCache, step: Step, token_ids: npt.ArrayLike, rows: npt.ArrayLike | None = None
-    ) -> Float32:
+    ) -> Array:
         """Run the new tokens of a step through all layers.
 
         Parameters
@@ -142,7 +140,7 @@ class Transformer:
 
         Returns
         -------
-        array (n, vocab_size) of float32
+        array (n, vocab_size) in the type of the model
             What may come next after each of these tokens.
 
         Raises
@@ -166,67 +164,109 @@ class Transformer:
             )
         wanted = np.arange(ids.size) if rows is None else np.asarray(rows, np.int64)
         if not wanted.size and rows is None:
-            return np.empty((0, self.config.vocab_size), np.float32)
+            return np.empty((0, self.config.vocab_size), self._arithmetic.dtype)
         with hired() as crew:
-            stream = self._embed_tokens(ids.astype(np.int64))
-            angles = rotary_tables(self.config.inv_freq, step.positions)
-            for index, layer in enumerate(self.layers):
-                self._attend(layer, stream, angles, cache, step, index, crew)
-                if index == len(self.layers) - 1 and wanted.size < ids.size:
-                    stream = stream[wanted]  # (n, hidden): nobody reads the other rows of the last layer
-                self._transform(layer, stream, crew)
+            tables = {kind: self._table(rope, step) for kind, rope in self._ropes.items()}
+            run = Run(cache, step, crew, self._scratch, tables)
+            stream = self._embed_tokens(ids.astype(np.int64), step.positions)
+            for index, layer in enumerate(self._layers):
+                last = index == len(self._layers) - 1
+                stream = self._pass(layer, stream, run, wanted if last and wanted.size < ids.size else None)
             return self._logits(stream, crew)
 
-    def _embed_tokens(self, ids: npt.NDArray[np.int64]) -> Float32:
+    def greedy(
+        self, cache: PagedKVCache, step: Step, token_ids: npt.ArrayLike, rows: npt.ArrayLike | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Run the new tokens of a step and return the best next token of each row.
+
+        Parameters
+        ----------
+        cache, step, token_ids, rows
+            As in :meth:`forward`.
+
+        Returns
+        -------
+        array (n,) of int64
+            The first of equals.
+
+        Raises
+        ------
+        ContractError
+            As in :meth:`forward`.
+
+        Notes
+        -----
+        Mutates: `cache` (the slots of the step).
+        """
+        best: npt.NDArray[np.int64] = self.forward(cache, step, token_ids, rows).argmax(axis=1)
+        return best
+
+    def _table(self, rope: Rope, step: Step) -> tuple[Array, Array]:
+        """Return cosine and sine of a rotation at the positions of a step, magnitude included."""
+        cos, sin = self._arithmetic.rotary_tables(rope.inv_freq, step.positions)
+        if rope.magnitude != 1:
+            cos *= cos.dtype.type(rope.magnitude)
+            sin *= sin.dtype.type(rope.magnitude)
+        return cos, sin
+
+    def _embed_tokens(self, ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Array:
         """Return the residual stream of a step, (tokens, hidden), in its buffer."""
-        if self._buffers.tokens < ids.size:
-            self._buffers = _Buffers(self.layers[0], self.config.hidden_size, ids.size)
-        stream = self._buffers.stream[: ids.size]
-        stream[...] = self.lm_head.rows_of(ids) if self._embed is None else self._embed[ids]
+        config = self.config
+        stream = self._scratch.rows("stream", config.hidden_size, ids.size)[: ids.size]
+        stream[...] = self._lm_head.rows_of(ids) if self._embed is None else self._embed[ids]
+        if config.embed_scale != 1:
+            stream *= stream.dtype.type(config.embed_scale)
+        if self._positions is not None and config.learned_positions is not None:
+            if positions.size and positions.max() >= config.max_model_len:
+                got, need = int(positions.max()), f"0..{config.max_model_len - 1}"
+                raise ContractError(f"forward: positions are beyond the learned ones, got {got}, need {need}")
+            stream += self._positions[positions + config.learned_positions]
+        if self._embed_norm is not None:
+            plain = stream.copy()
+            self._embed_norm(plain, stream)
         return stream
 
-    def _attend(
-        self,
-        layer: _Layer,
-        stream: Float32,
-        angles: tuple[Float32, Float32],
-        cache: PagedKVCache,
-        step: Step,
-        index: int,
-        crew: Crew,
-    ) -> None:
-        """Add the attention of one layer to the stream."""
-        config, buffers, tokens = self.config, self._buffers, len(stream)
-        rms_norm(stream, layer.attn_norm, config.rms_norm_eps, buffers.normed[:tokens])
-        qkv = layer.qkv(buffers.normed, buffers.qkv, tokens, crew)  # (tokens, (Hqo + 2 Hkv) * head_dim)
-        turned = config.num_qo_heads + config.num_kv_heads
-        heads = qkv.reshape(tokens, turned + config.num_kv_heads, config.head_dim)
-        rotate(heads[:, :turned], *angles)
-        q, k, v = heads[:, : config.num_qo_heads], heads[:, config.num_qo_heads : turned], heads[:, turned:]
-        cache.append(step, k, v, layer=index)
-        variants: dict[str, Any] = {} if config.window is None else {"window": config.window}
-        out = cache.attend(step, q, layer=index, **variants).out  # (tokens, Hqo, head_dim)
-        buffers.attended[:tokens] = out.reshape(tokens, -1)  # (tokens, Hqo * head_dim)
-        stream += layer.o(buffers.attended, buffers.added, tokens, crew)
+    def _pass(self, layer: _Layer, stream: Array, run: Run, rows: npt.NDArray[np.int64] | None) -> Array:
+        """Run one layer; of the last one only some rows go on after the attention."""
+        parallel, tokens = self.config.parallel, len(stream)
+        added = layer.attention(self._normed(layer, "attn_norm", stream), tokens, run)
+        added = self._after(layer, "attn_post_norm", added)
+        if rows is not None:
+            stream, added = stream[rows], added[rows]  # (n, hidden): nobody reads the others
+        if not parallel:
+            stream += added
+        x = self._normed(layer, "mlp_norm", stream)
+        if parallel:
+            stream += added
+        stream += self._after(layer, "mlp_post_norm", layer.network(x, len(stream), run))
+        return stream
 
-    def _transform(self, layer: _Layer, stream: Float32, crew: Crew) -> None:
-        """Add the gated network of one layer to the stream."""
-        buffers, tokens = self._buffers, len(stream)
-        rms_norm(stream, layer.mlp_norm, self.config.rms_norm_eps, buffers.normed[:tokens])
+    def _normed(self, layer: _Layer, kind: str, stream: Array) -> Array:
+        """Return the rows that go into a part, in a buffer with room behind them."""
+        x = self._scratch.rows("normed", self.config.hidden_size, len(stream))
+        if kind in layer.norms:
+            layer.norms[kind](stream, x[: len(stream)])
+        else:
+            x[: len(stream)] = stream
+        return x
 
-        def gated(part: int, parts: int) -> None:
-            """Both products, and the gate while they are still in the cache of this core."""
-            layer.gate.part(buffers.normed, buffers.gate, tokens, part, parts)
-            layer.up.part(buffers.normed, buffers.up, tokens, part, parts)
-            columns = layer.gate.columns(part, parts)
-            silu_gate(buffers.gate[:tokens, columns], buffers.up[:tokens, columns], buffers.inner[:tokens, columns])
+    def _after(self, layer: _Layer, kind: str, added: Array) -> Array:
+        """Return what a part adds to the stream, normed where the model wants that."""
+        if kind not in layer.norms:
+            return added
+        out = self._scratch.rows("after", self.config.hidden_size, len(added))[: len(added)]
+        layer.norms[kind](added, out)
+        return out
 
-        crew.run(gated, cost=2 * tokens * layer.gate.out_features * layer.gate.in_features)
-        inner = buffers.inner[:, : layer.gate.out_features]
-        stream += layer.down(inner, buffers.added, tokens, crew)
-
-    def _logits(self, stream: Float32, crew: Crew) -> Float32:
+    def _logits(self, stream: Array, crew: Crew) -> Array:
         """Return the logits of some rows, (rows, vocab), in memory of their own."""
-        x, out = self.lm_head.buffers(len(stream))
-        rms_norm(stream, self.final_norm, self.config.rms_norm_eps, x[: len(stream)])
-        return self.lm_head(x, out, len(stream), crew)
+        tokens, cap = len(stream), self.config.logit_softcap
+        x = self._scratch.rows("normed", self.config.hidden_size, tokens)
+        self._final_norm(stream, x[:tokens])
+        out = Scratch(stream.dtype).rows("logits", self._lm_head.padded_features, tokens)
+        logits: Array = self._lm_head(x, out, tokens, crew)
+        if cap is not None:
+            logits /= logits.dtype.type(cap)
+            np.tanh(logits, out=logits)
+            logits *= logits.dtype.type(cap)
+        return logits

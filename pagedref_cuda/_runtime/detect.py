@@ -1,13 +1,28 @@
-"""What can run kernels here: a GPU, Numba's simulator, or nothing."""
+"""What runs kernels here: a GPU, the emulator of compiled kernels, or Numba's simulator.
+
+``PAGEDREF_CUDA`` chooses: ``gpu``, ``emulator`` or ``simulator``. Without it a GPU is taken if there is one, else the
+emulator if the compiler is installed. ``NUMBA_ENABLE_CUDASIM=1`` means the simulator.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
 from pagedref.errors import BackendUnavailable
+
+MODES = ("gpu", "emulator", "simulator")
+ASKED = os.environ.get("PAGEDREF_CUDA", "").strip().lower()
+_SIMULATOR_ASKED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+if ASKED == "simulator" and not _SIMULATOR_ASKED and "numba" not in sys.modules:
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba decides when it is imported
 
 
 def _mend_numpy() -> None:
@@ -27,22 +42,76 @@ if getattr(cuda, "implementation", "") != "NVIDIA":
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in Numba's simulator."""
 
+EMULATED_CAPABILITY = (9, 0)
+"""The architecture that kernels are compiled for when the emulator runs them."""
+
 _HELP = (
-    'a GPU and pip install "pagedref[cuda]"; or, without a GPU, the simulator: '
-    'pip install "pagedref[cudasim]" and set NUMBA_ENABLE_CUDASIM=1 before Python starts '
+    'a GPU and pip install "pagedref[cuda]"; or, without a GPU, the same package, whose compiler the emulator uses; or '
+    'the simulator: pip install "pagedref[cudasim]" and set NUMBA_ENABLE_CUDASIM=1 before Python starts '
     "(NUMBA_ENABLE_CUDASIM=1 pagedref demo)"
 )
 
 
+def _refuse(wrong: str, got: str, need: str) -> BackendUnavailable:
+    return BackendUnavailable(f"pagedref_cuda: {wrong}, got {got}, need {need}")
+
+
 @cache
-def _found() -> str | None:
-    """Name what runs kernels, or return None."""
+def missing_compiler() -> str:
+    """Say why kernels cannot be compiled here; empty if they can.
+
+    Returns
+    -------
+    str
+        The reason.
+    """
     if SIMULATOR:
+        return "numba is in simulator mode"
+    try:
+        nvvm: Any = import_module("numba.cuda.cudadrv.nvvm")
+        nvvm.NVVM()
+    except Exception as error:
+        return f"libNVVM cannot be loaded ({type(error).__name__}: {error})"
+    return ""
+
+
+@cache
+def mode() -> str:
+    """Return what runs the kernels.
+
+    Returns
+    -------
+    str
+        ``"gpu"``, ``"emulator"`` or ``"simulator"``.
+
+    Raises
+    ------
+    BackendUnavailable
+        The settings contradict each other, or what they ask for is not here; the text says what to install or set.
+    """
+    if ASKED and ASKED not in MODES:
+        raise _refuse("PAGEDREF_CUDA is unknown", repr(ASKED), "gpu, emulator or simulator")
+    if SIMULATOR:
+        if ASKED in ("gpu", "emulator"):
+            raise _refuse(
+                "the settings contradict each other",
+                f"PAGEDREF_CUDA={ASKED} and NUMBA_ENABLE_CUDASIM=1",
+                "one of the two unset",
+            )
         return "simulator"
-    if not cuda.is_available():
-        return None
-    name = cuda.get_current_device().name
-    return f"gpu: {name.decode() if isinstance(name, bytes) else name}"
+    if ASKED == "simulator":
+        raise _refuse(
+            "numba was imported before the simulator was asked for",
+            "PAGEDREF_CUDA=simulator without NUMBA_ENABLE_CUDASIM=1",
+            "NUMBA_ENABLE_CUDASIM=1 before Python starts",
+        )
+    if ASKED != "emulator" and cuda.is_available():
+        return "gpu"
+    if ASKED == "gpu":
+        raise _refuse("there is no GPU that numba-cuda can use", "PAGEDREF_CUDA=gpu", _HELP)
+    if missing_compiler():
+        raise _refuse("backend 'cuda' cannot run here", f"no GPU, no simulator, and {missing_compiler()}", _HELP)
+    return "emulator"
 
 
 def ensure_available() -> None:
@@ -51,27 +120,43 @@ def ensure_available() -> None:
     Raises
     ------
     BackendUnavailable
-        There is neither a GPU nor the simulator; the text says what to install or set.
+        There is no GPU, no compiler for the emulator and no simulator; the text says what to install or set.
     """
-    device()
+    mode()
 
 
+@cache
 def device() -> str:
-    """Return what runs the kernels.
+    """Return what runs the kernels, in words.
 
     Returns
     -------
     str
-        ``"gpu: NAME"`` or ``"simulator"``.
+        ``"gpu: NAME"``, ``"emulator (sm_90 PTX)"`` or ``"simulator"``.
 
     Raises
     ------
     BackendUnavailable
-        There is neither; the text says what to install or set.
+        None of them is here; the text says what to install or set.
     """
-    found = _found()
-    if found is None:
-        raise BackendUnavailable(
-            f"pagedref_cuda: backend 'cuda' cannot run here, got no GPU and no simulator, need {_HELP}"
-        )
+    found = mode()
+    if found == "gpu":
+        name = cuda.get_current_device().name
+        return f"gpu: {name.decode() if isinstance(name, bytes) else name}"
+    if found == "emulator":
+        return "emulator (sm_{}{} PTX)".format(*EMULATED_CAPABILITY)
     return found
+
+
+def compute_capability() -> tuple[int, int]:
+    """Return the architecture that kernels run on, such as (9, 0); the simulator counts as (9, 0).
+
+    Returns
+    -------
+    pair of int
+        Major and minor number.
+    """
+    if mode() == "gpu":
+        major, minor = cuda.get_current_device().compute_capability
+        return int(major), int(minor)
+    return EMULATED_CAPABILITY

@@ -4,49 +4,90 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 from numba import cuda
 from numba.core.errors import NumbaPerformanceWarning
 
-from pagedref_cuda._runtime.detect import SIMULATOR, ensure_available
+from pagedref_cuda._runtime import emulation
+from pagedref_cuda._runtime.compiler import CompileOptions, nvvm_options
+from pagedref_cuda._runtime.detect import SIMULATOR, mode
+from pagedref_cuda._runtime.transfer import stream_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Size = int | tuple[int, ...]
 
-# The simulator starts a Python thread for each CUDA thread: small blocks there, whole warps on a GPU.
+# The simulator starts a Python thread for each CUDA thread: small blocks there, whole warps elsewhere.
 _THREADS = 32 if SIMULATOR else 128
+# Above this, a GPU wants to be asked for dynamic shared memory before the launch.
+_PLAIN_SHARED_BYTES = 48 * 1024
+
+
+def _allow_shared(shared_bytes: int) -> Callable[[Any, Any], None]:
+    """Return what asks a GPU, before a launch, for more dynamic shared memory than every kernel may have."""
+
+    def ask(kernel: Any, configured: Any) -> None:
+        module: Any = import_module("numba.cuda.cudadrv.driver")
+        attribute = module.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        function = kernel._codelibrary.get_cufunc()
+        module.driver.cuKernelSetAttribute(attribute, shared_bytes, function.handle, function.device.id)
+
+    return ask
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel in which each thread owns one item of a one-dimensional grid.
+    """A kernel, how it is compiled, and the types it is compiled for.
 
     Parameters
     ----------
     function : callable
-        The plain Python function; its first line guards ``item >= number of items``.
-    signatures : tuple of tuple of str
-        Argument types that are compiled ahead by the tests, such as ``("float32[:, :]", "int64")``. On a GPU, Numba
-        compiles for the types of each call.
+        The plain Python function.
+    signatures : tuple of tuple
+        Argument types, such as ``("float32[:, :]", "int64")``; a named tuple is a pair of its class and the types of
+        its fields. The tests compile each; a launch on the emulator takes the first that fits its arguments. On a
+        GPU, Numba compiles for the types of each call.
+    options : CompileOptions
+        Contraction, launch bounds, registers.
+    blocks_meet : bool
+        Blocks of one launch pass values to each other (by atomics and flags): the emulator keeps all of them in one
+        batch and looks for no races between blocks.
     """
 
     function: Callable[..., None]
-    signatures: tuple[tuple[str, ...], ...]
+    signatures: tuple[tuple[Any, ...], ...] = ()
+    options: CompileOptions = field(default_factory=CompileOptions)
+    blocks_meet: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.function.__name__
 
     @cached_property
     def _dispatcher(self) -> Any:
-        return cuda.jit(self.function)
+        if SIMULATOR:
+            return cuda.jit(self.function)
+        options = self.options
+        # No link-time optimisation: what runs is the PTX that the tests read and the emulator runs.
+        keywords: dict[str, Any] = {"lto": False, "fastmath": options.fastmath}
+        if options.launch_bounds is not None:
+            keywords["launch_bounds"] = options.launch_bounds
+        if options.max_registers is not None:
+            keywords["max_registers"] = options.max_registers
+        return cuda.jit(**keywords)(self.function)
 
     def launch(self, num_items: int, *arguments: Any) -> None:
-        """Run one thread per item; no item, no launch.
+        """Run one thread per item, in blocks of 128; no item, no launch.
 
         Parameters
         ----------
         num_items : int
-            Threads that have work.
+            Threads that have work; the kernel begins with ``if cuda.grid(1) >= number of items: return``.
         *arguments
             What the kernel takes; arrays as :mod:`pagedref_cuda._runtime.transfer` gives them.
 
@@ -55,37 +96,88 @@ class Kernel:
         BackendUnavailable
             Nothing here can run kernels.
         """
-        ensure_available()
-        if num_items == 0:
-            return
         blocks = -(-num_items // _THREADS)
-        threads = -(-num_items // blocks) if SIMULATOR else _THREADS  # an idle thread costs the simulator as much
+        if SIMULATOR and blocks:
+            self.launch_grid(blocks, -(-num_items // blocks), *arguments)  # an idle thread costs it as much
+        else:
+            self.launch_grid(blocks, _THREADS, *arguments)
+
+    def launch_grid(self, grid: Size, block: Size, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Run a grid of blocks; an empty grid is no launch.
+
+        Parameters
+        ----------
+        grid, block : int or tuple of up to 3 int
+            Blocks of the grid and threads of a block, x first. y and z of a grid are at most 65,535.
+        *arguments
+            What the kernel takes; arrays as :mod:`pagedref_cuda._runtime.transfer` gives them. It runs on the stream of
+            the first array that has one.
+        shared_bytes : int
+            Dynamic shared memory of a block (``cuda.shared.array(0, dtype)``).
+
+        Raises
+        ------
+        BackendUnavailable
+            Nothing here can run kernels.
+        """
+        where = mode()
+        if 0 in (grid if isinstance(grid, tuple) else (grid,)):
+            return
+        if where == "emulator":
+            emulation.launch(self, grid, block, arguments, shared_bytes)
+            return
+        stream = 0 if SIMULATOR else stream_of(arguments)
+        configured = self._dispatcher[grid, block, stream, shared_bytes]
         with warnings.catch_warnings():
             # No word about a small grid; and NumPy, which computes in the simulator, is as silent on NaN as a GPU is.
             warnings.simplefilter("ignore", RuntimeWarning if SIMULATOR else NumbaPerformanceWarning)
-            self._dispatcher[blocks, threads](*arguments)
+            if SIMULATOR:
+                configured(*arguments)
+                return
+            if shared_bytes > _PLAIN_SHARED_BYTES and not configured.pre_launch_callbacks:
+                configured.pre_launch_callbacks.append(_allow_shared(shared_bytes))
+            with nvvm_options(self.options):
+                configured(*arguments)
 
 
 KERNELS: dict[str, Kernel] = {}
 """Every kernel by name; the tests compile each of them."""
 
 
-def kernel(*signatures: tuple[str, ...]) -> Callable[[Callable[..., None]], Kernel]:
+def kernel(
+    *signatures: tuple[Any, ...],
+    fma: bool = True,
+    fastmath: bool = False,
+    launch_bounds: int | tuple[int, int] | None = None,
+    max_registers: int | None = None,
+    blocks_meet: bool = False,
+) -> Callable[[Callable[..., None]], Kernel]:
     """Declare a kernel and enter it into :data:`KERNELS`.
 
     Parameters
     ----------
-    *signatures : tuple of str
-        Argument types to compile for in the tests; see :class:`Kernel`.
+    *signatures : tuple
+        Argument types to compile for; see :class:`Kernel`.
+    fma : bool
+        Whether ``a * b + c`` may be one rounding. False: the same bits as NumPy in the same order.
+    fastmath : bool
+        Approximate division and roots, no subnormals; implies `fma`.
+    launch_bounds : int or pair of int, optional
+        Most threads of a block, and fewest blocks per multiprocessor that the registers must leave room for.
+    max_registers : int, optional
+        Most registers of a thread.
+    blocks_meet : bool
+        Blocks of one launch pass values to each other; see :class:`Kernel`.
 
     Returns
     -------
     callable
         A decorator that gives a :class:`Kernel`.
     """
+    options = CompileOptions(fma=fma, fastmath=fastmath, launch_bounds=launch_bounds, max_registers=max_registers)
 
     def declare(function: Callable[..., None]) -> Kernel:
-        declared = KERNELS[function.__name__] = Kernel(function, signatures)
+        declared = KERNELS[function.__name__] = Kernel(function, signatures, options, blocks_meet)
         return declared
 
     return declare

@@ -1,12 +1,13 @@
-"""Host arrays to the device and back.
+"""Arrays on their way to kernels and back.
 
-In the simulator the host's arrays are the device's, strides included. On a GPU a host array is copied, without its
-gaps, and what a kernel wrote is copied back; an array with ``__cuda_array_interface__`` is used where it lies.
+On the emulator and in the simulator the host's arrays are the device's, strides included. On a GPU a host array is
+copied, without its gaps, and what a kernel wrote is copied back; an array with ``__cuda_array_interface__`` is used
+where it lies, on its own stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,15 +15,26 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
-from pagedref_cuda._runtime.detect import SIMULATOR
+from pagedref_cuda._runtime.detect import SIMULATOR, mode
+from pagedref_cuda._runtime.device_arrays import DeviceArray, adopt, keeps_on_device, kept, stream_here
 from pagedref_cuda._runtime.simulated import SimulatedArray
 
-DIRECT = SIMULATOR
-"""Whether kernels take host arrays as they are; a test turns it off to walk the route of a GPU in the simulator."""
+DIRECT = True
+"""Whether kernels without a GPU take host arrays as they are; a test turns it off to walk the route of a GPU in the
+simulator."""
 
 
 def _on_device(array: Any) -> bool:
-    return hasattr(array, "__cuda_array_interface__")
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
+
+
+def _direct() -> bool:
+    return DIRECT and (SIMULATOR or mode() == "emulator")
+
+
+def _lent(array: npt.NDArray[Any]) -> Any:
+    """Return a host array as kernels take it where there is no GPU."""
+    return SimulatedArray(array) if SIMULATOR else array
 
 
 def readable(array: Any) -> Any:
@@ -36,11 +48,15 @@ def readable(array: Any) -> Any:
     Returns
     -------
     array
-        The same numbers; shares memory with `array` in the simulator and where `array` lies on the device.
+        The same numbers; shares memory with `array` where there is no GPU, and where `array` lies on the device.
     """
+    if _on_device(array) and mode() != "gpu":
+        array = adopt(array)
+    if isinstance(array, DeviceArray):
+        return _lent(array.argument()) if _direct() else array.argument()
     if _on_device(array):
-        return cuda.as_cuda_array(array)
-    return SimulatedArray(np.asarray(array)) if DIRECT else cuda.to_device(np.ascontiguousarray(array))
+        return cuda.as_cuda_array(array, sync=False)
+    return _lent(np.asarray(array)) if _direct() else cuda.to_device(np.ascontiguousarray(array))
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
@@ -58,11 +74,33 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     array
         On the device.
     """
-    return SimulatedArray(np.empty(shape, dtype)) if DIRECT else cuda.device_array(shape, np.dtype(dtype))
+    return _lent(np.empty(shape, dtype)) if _direct() else cuda.device_array(shape, np.dtype(dtype))
 
 
-def to_host(array: Any) -> npt.NDArray[Any]:
+def fetch(array: Any) -> npt.NDArray[Any]:
     """Return what a kernel wrote as a NumPy array.
+
+    Parameters
+    ----------
+    array : array
+        From :func:`empty` or :func:`readable`.
+
+    Returns
+    -------
+    array
+        On the host.
+    """
+    if isinstance(array, SimulatedArray):
+        return array.array
+    if isinstance(array, np.ndarray | DeviceArray):
+        return np.asarray(array)
+    host: npt.NDArray[Any] = array.copy_to_host()
+    settle()
+    return host
+
+
+def to_host(array: Any) -> Any:
+    """Return what a kernel wrote as the caller gets it: on the host, or on the device if an input was there.
 
     Parameters
     ----------
@@ -72,12 +110,9 @@ def to_host(array: Any) -> npt.NDArray[Any]:
     Returns
     -------
     array
-        On the host.
+        NumPy's, or a DeviceArray.
     """
-    if isinstance(array, SimulatedArray):
-        return array.array
-    host: npt.NDArray[Any] = array.copy_to_host()
-    return host
+    return kept(array.array if isinstance(array, SimulatedArray) else array) if keeps_on_device() else fetch(array)
 
 
 @contextmanager
@@ -97,5 +132,71 @@ def written(*arrays: Any) -> Iterator[list[Any]]:
     lent = [readable(array) for array in arrays]
     yield lent
     for array, copy in zip(arrays, lent, strict=True):
-        if not _on_device(array) and not isinstance(copy, SimulatedArray):
+        on_host = isinstance(array, np.ndarray)
+        if on_host and not isinstance(copy, SimulatedArray | np.ndarray):
             array[...] = copy.copy_to_host()
+
+
+_WATCHED: list[tuple[Any, Any, Callable[[npt.NDArray[Any]], None]]] = []
+
+
+def watch(flag: Any, complain: Callable[[npt.NDArray[Any]], None]) -> None:
+    """Look at a flag that kernels set, without waiting for them.
+
+    Where there is no GPU that is now. On a GPU it is when the kernels so far are done: at a later call, or when a
+    result is copied to the host.
+
+    Parameters
+    ----------
+    flag : array
+        From :func:`empty` or :func:`readable`.
+    complain : callable
+        Gets the flag as a NumPy array; raises if it says so.
+    """
+    if _direct():
+        complain(fetch(flag))
+        return
+    done = cuda.event()
+    done.record(stream_here())
+    _WATCHED.append((done, flag, complain))
+    settle(wait=False)
+
+
+def settle(*, wait: bool = True) -> None:
+    """Look at all flags that are watched.
+
+    Parameters
+    ----------
+    wait : bool
+        Whether for kernels that are not done yet; else their flags stay watched.
+    """
+    while _WATCHED and (wait or _WATCHED[0][0].query()):
+        done, flag, complain = _WATCHED.pop(0)
+        done.synchronize()
+        complain(flag.copy_to_host())
+
+
+def stream_of(arguments: tuple[Any, ...]) -> Any:
+    """Return the stream that a launch belongs on: that of the operation's inputs, else of the first argument with one.
+
+    Parameters
+    ----------
+    arguments : tuple
+        Of a launch.
+
+    Returns
+    -------
+    stream or int
+        0 is the default stream. Other streams that the arguments name are waited for.
+    """
+    arrays = [array for array in arguments if hasattr(array, "__cuda_array_interface__")]
+    named = [array.stream for array in arrays if getattr(array, "stream", 0)]
+    stream = stream_here() or (named[0] if named else 0)
+    if not stream:
+        return 0
+    for other in named:
+        if int(other) != int(stream):
+            other.synchronize()
+    if len(named) < len(arrays):
+        cuda.default_stream().synchronize()  # copies from the host were made there
+    return stream

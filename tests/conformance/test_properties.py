@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pagedref.conformance import PagedCase, assert_exact, assert_state, make_case, oracle
+from pagedref.conformance.storage_checks import FORMATS
 
-SETTINGS = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
-SMALL = settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+MOST = settings.default.max_examples  # few where kernels run without a GPU
+SETTINGS = settings(max_examples=min(60, MOST), deadline=None, suppress_health_check=list(HealthCheck))
+SMALL = settings(max_examples=min(12, MOST), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -133,3 +136,49 @@ def test_constant_values_come_back(backend: Any, seed: int, length: int, constan
         }
     )
     assert_state(case.decode(backend), oracle(case))
+
+
+@st.composite
+def stored_cases(draw: st.DrawFn, stores: tuple[str, ...]) -> PagedCase:
+    """Draw a batch in any stored form and any type of queries, with any keywords, a mask among them."""
+    form = draw(st.sampled_from([form for form in FORMATS if form.kind != "float64" and form.dtype.name in stores]))
+    lens = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 14)), min_size=1, max_size=3))
+    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    options: dict[str, Any] = {
+        "causal": draw(st.booleans()),
+        "mask": [rng.random(shape) < 0.6 for shape in lens],
+        "window": draw(st.one_of(st.integers(1, 12), st.just((2, 3)), st.just((None, 1)))),
+        "attention_chunk": draw(st.integers(1, 12)),
+        "softcap": draw(st.sampled_from([0.3, 5.0])),
+        "alibi_slopes": rng.uniform(0, 1, kv_heads * group).astype(np.float32),
+        "sinks": rng.standard_normal(kv_heads * group).astype(np.float32),
+        "sm_scale": draw(st.sampled_from([0.0, 1.0, -0.5])),
+    }
+    chosen = draw(st.sets(st.sampled_from(sorted(options)), max_size=5))
+    case = make_case(
+        seed,
+        [q_len for q_len, _ in lens],
+        [kv_len for _, kv_len in lens],
+        page_size=draw(st.integers(1, 6)),
+        num_kv_heads=kv_heads,
+        group_size=group,
+        head_dim=4 * draw(st.integers(1, 3)),
+        v_head_dim=4 * draw(st.integers(1, 3)),
+        form=form,
+        spread=draw(st.sampled_from([0.0, 1.0, 10.0])),
+        **{name: options[name] for name in sorted(chosen)},
+    )
+    dtype = draw(st.sampled_from([np.float32, np.float16, ml_dtypes.bfloat16]))
+    return PagedCase(**{**case.__dict__, "q": case.q.astype(dtype)})
+
+
+@settings(max_examples=min(60, 4 * MOST), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_variant_over_every_store(backend: Any, storage_dtypes: tuple[str, ...], data: st.DataObject) -> None:
+    """Any keywords together over any stored form, queries of 16 bits too, against the oracle (S1-S18)."""
+    case = data.draw(stored_cases(storage_dtypes))
+    state = case.prefill(backend)
+    assert state.out.dtype == case.q.dtype and state.lse.dtype == np.float32
+    assert_state(state, oracle(case))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,8 +18,9 @@ import pytest
 
 import pagedref
 from pagedref import cli
+from pagedref.cli._pages import Screen, Tenant, fit, render
+from pagedref.engine import Engine, FrameUse
 from pagedref.models.hub import TINY
-from pagedref.models.model import Model
 from tests.engine.small_models import make_config, make_weights, write_hf
 
 QUESTION = "the food of owl is figs tea . what is the food of owl ?"
@@ -51,6 +55,209 @@ def test_several_prompts_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"[{QUESTION}]\nfigs tea.\n\n[{other}]\nhut cave.\n\n"
     assert cli.main(["generate", QUESTION, other, "--model", "tiny", "--max-tokens", "9"]) == 0
     assert "in 2 sequences" in capsys.readouterr().out
+
+
+def test_sampling_options_and_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ["generate", QUESTION, "--model", "tiny", "--max-tokens", "9", "--temperature", "3", "--samples", "3"]
+    outputs = []
+    for seed in ("1", "1", "2"):
+        assert cli.main([*arguments, "--seed", seed, "--top-k", "40", "--quiet"]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+    assert [f"({number} of 3)" in outputs[0] for number in range(1, 5)] == [True, True, True, False]
+    assert cli.main(arguments) == 0  # a seed that was drawn is told, so that the answer can be had again
+    first = capsys.readouterr().out
+    seed = next(line.split()[1] for line in first.splitlines() if line.startswith("  seed"))
+    assert cli.main([*arguments, "--seed", seed]) == 0
+    assert capsys.readouterr().out.split("memory")[0] == first.split("memory")[0]
+
+
+def test_many_samples_run_together(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ["generate", "hi", "--model", "tiny", "--max-tokens", "2", "--temperature", "1", "--samples", "40"]
+    assert cli.main([*arguments, "--quiet"]) == 0
+    assert "[hi] (40 of 40)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("narrow", [["--top-k", "1"], ["--top-p", "0"], ["--min-p", "1"]])
+def test_narrow_sampling_is_greedy(capsys: pytest.CaptureFixture[str], narrow: list[str]) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ["generate", QUESTION, "--model", "tiny", "--max-tokens", "9", "--temperature", "2", "--quiet"]
+    assert cli.main([*arguments, *narrow]) == 0
+    assert capsys.readouterr().out.strip() == "figs tea."
+
+
+def test_stop_strings_and_speculation(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ["generate", QUESTION, "--model", "tiny", "--max-tokens", "9", "--speculate", "4"]
+    assert cli.main([*arguments, "--stop", " tea", "--stop", "xyz"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].strip() == "figs"
+    assert "guesses were right" in out
+
+
+def test_show_pages_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tokenizers")
+    arguments = ["generate", QUESTION, "--model", "tiny", "--page-size", "4", "--max-tokens", "9", "--show-pages"]
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "step 4: 6 frames: 5 held (0 shared), 0 cached, 1 free" in out
+    assert "at the end: 6 frames: 0 held (0 shared), 4 cached, 2 free" in out
+    assert cli.main([*arguments, "--samples", "2", "--temperature", "1"]) == 0
+    assert "(4 shared)" in capsys.readouterr().out  # the whole pages of the prompt
+
+
+# ---- the view of pages
+
+
+def frame(*holders: tuple[int, int, int], cached: bool = False) -> FrameUse:
+    return FrameUse(holders, cached)
+
+
+POOL = [
+    frame((0, 0, 0)),
+    frame((0, 0, 1), (0, 1, 1)),
+    frame((1, 0, 0), (0, 0, 2)),
+    frame((1, 0, 1)),
+    frame(cached=True),
+]
+POOL += [frame()] * 3
+
+
+def test_every_frame_has_its_sign() -> None:
+    lines = render(POOL, [Tenant("a", 9), Tenant("b", 5, "so far"), Tenant("c", 3), Tenant("d", ended=True)], width=70)
+    assert lines == [
+        "8 frames: 4 held (2 shared), 1 cached, 3 free",
+        "0 A**B+...",
+        "* shared, + cached, . free",
+        "A 9 tokens in 3 frames, 2 shared: a",
+        "B 5 tokens in 2 frames, 1 shared: b  so far",
+        "C waits: c",
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 20, 40, 80, 300])
+@pytest.mark.parametrize("size", [1, 8, 100, 5000])
+def test_no_line_is_longer_than_the_terminal(width: int, size: int) -> None:
+    pool = (POOL * (size // 8 + 1))[:size]
+    tenants = [
+        Tenant("what is \u5bb6\u5bb6\u5bb6\u5bb6 ?\n\x1b[31m" * 9, 10**6, "an \u5bb6 answer " * 40) for _ in range(30)
+    ]
+    lines = render(pool, tenants, width=width, heading="step 1,234: ")
+    wide = [sum(2 if letter == "\u5bb6" else 1 for letter in line) for line in lines]
+    assert max(wide) <= width
+    signs = "".join(line.split()[-1] for line in lines[1:-31])
+    assert set(signs) <= set("AB*+.0123456789")
+    assert len(lines) <= 2 + 16 + 30 or width < 16
+    coloured = render(pool, tenants, width=width, heading="step 1,234: ", colour=True)
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured]
+    assert plain == lines
+
+
+def test_a_large_pool_shows_what_most_frames_of_a_sign_are() -> None:
+    pool = [frame((0, 0, page)) for page in range(3000)] + [frame()] * 3000
+    lines = render(pool, [Tenant("a", 48_000)], width=80)
+    rows = lines[1:-2]
+    assert len(rows) <= 16
+    signs = "".join(row.split()[1] for row in rows)
+    assert signs == "A" * (len(signs) // 2) + "." * (len(signs) - len(signs) // 2)
+    assert "one sign stands for 6 frames" in lines[-2]
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_fit(tail: bool) -> None:
+    assert fit("a\tb\n\x1bc", 9) == "a b c"
+    for width in range(12):
+        for text in ("", "abc", "abcdefghijkl", "\u5bb6" * 8, "e\u0301" * 9):
+            line = fit(text, width, tail=tail)
+            assert sum(0 if c == "\u0301" else 2 if c == "\u5bb6" else 1 for c in line) <= width
+    assert fit("abcdef", 4, tail=tail) == ("…def" if tail else "abc…")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal; `shown` is what one would see."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def shown(self) -> list[str]:
+        lines: list[str] = [""]
+        for piece in re.split(r"(\x1b\[\d+F\x1b\[J|\n)", self.getvalue()):
+            if up := re.fullmatch(r"\x1b\[(\d+)F\x1b\[J", piece):
+                lines = [*lines[: -1 - int(up[1])], ""]
+            elif piece == "\n":
+                lines.append("")
+            else:
+                lines[-1] += piece
+        return lines[:-1]
+
+
+def test_pictures_replace_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "6")
+    terminal = Terminal()
+    screen = Screen(terminal)
+    assert screen.live
+    assert screen.width == 39
+    assert screen.is_due
+    terminal.write("before\n")
+    screen.draw(["one", "two", "three"])
+    assert not screen.is_due
+    screen.draw(["four"])
+    assert terminal.shown == ["before", "four"]
+    screen.draw([str(number) for number in range(20)])  # what scrolls away could not be replaced
+    assert terminal.shown == ["before", "0", "1", "2", "3", "4"]
+    screen.clear()
+    assert terminal.shown == ["before"]
+    screen.clear()
+    assert terminal.shown == ["before"]
+    assert not Screen(io.StringIO()).live
+
+
+def test_live_view_leaves_only_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the pictures are gone at the end, and the answer and the report stand there once."""
+    pytest.importorskip("tokenizers")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    assert cli.main(["generate", QUESTION, "--model", "tiny", "--max-tokens", "9", "--show-pages"]) == 0
+    assert "\x1b[J" in terminal.getvalue()
+    shown = terminal.shown
+    assert shown[0].strip() == "figs tea."
+    assert sum(" shared), " in line for line in shown) == 2
+    assert "memory at its fullest" in shown
+
+
+# ---- bench
+
+
+def test_bench_prints_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    arguments = ["bench", "--model", "tiny", "--requests", "5", "--prompt-tokens", "3-20", "--new-tokens", "4"]
+    assert cli.main([*arguments, "--shared", "32", "--running", "2", "--json", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("tiny on numpy: 5 requests, ")
+    assert lines[0].endswith("20 new, at most 2 at once, pages of 16")
+    names = [line[2:19].strip() for line in lines[1:]]
+    expected = ["throughput", "first token", "of that waiting", "next token", "weights", "keys and values"]
+    assert [name for name in names if name != "process"] == [*expected, "prefix cache"]
+    found = json.loads(path.read_text())
+    assert found["new_tokens"] == 20
+    assert found["tokens_hit"] == 3 * 32  # the first two begin together
+    assert found["bytes_per_token"] == 2048
+    assert found["bytes_peak"] == found["frames_peak"] * 16 * 2048
+    assert 0 < found["next_token"]["p50"] <= found["next_token"]["p90"] <= found["next_token"]["p99"]
+    assert found["queued"]["p99"] <= found["first_token"]["p99"] <= found["seconds"]
+
+
+def test_bench_as_json_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "--model", "tiny", "--requests", "3", "--new-tokens", "20", "--speculate", "5", "--json", "-"]
+    assert cli.main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["new_tokens"] == 60
+    assert found["drafted"] >= found["accepted"]
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,6 +298,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ([], "COMMAND"),
         (["generate"], "PROMPT"),
         (["nonsense"], "invalid choice"),
+        (["generate", "hi", "--model", "tiny", "--top-p", "2"], "top_p"),
+        (["generate", "hi", "--model", "tiny", "--stop", ""], "stop"),
+        (["generate", "hi", "--model", "tiny", "--samples", "0"], "n is out of range, got 0"),
+        (["generate", "hi", "--model", "tiny", "--speculate", "0"], "tokens"),
+        (["generate", "hi", "--model", "tiny", "--seed", "-1"], "seed"),
+        (["bench", "--model", "tiny", "--new-tokens", "5-2"], "need 1 <= A <= B"),
+        (["bench", "--model", "tiny", "--prompt-tokens", "x"], "need N or A-B"),
+        (["bench", "--model", "tiny", "--requests", "0"], "requests"),
+        (["bench", "--model", "tiny", "--page-size", "0"], "page_size"),
+        (["bench", "--model", "tiny", "--running", "0"], "running"),
+        (["bench", "--model", "tiny", "--num-frames", "1"], "frames"),
+        (["bench", "--model", "tiny", "--shared", "40000"], "too long"),
         (["generate", "hi", "--page-size", "x"], "invalid int value: 'x'"),
         (["generate", "hi", "--model", "tiny", "--page-size", "0"], "page_size"),
         (["generate", "hi", "--model", "tiny", "--max-tokens", "0"], "max_tokens"),
@@ -101,7 +320,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["generate", "hi", "--model", "tiny", "--page-size", "2147483647", "--num-frames", "2147483647"], "pool"),
         (["generate", "hi", "--model", "tiny", "--num-frames", "9223372036854775807"], "num_frames"),
         (["generate", "hi", "--model", "~nosuchuser/x"], "home"),
-        (["generate", QUESTION, "--model", "tiny", "--num-frames", "1"], "need 17 = ceil((16 + 256 - 1) / 16) (S34)"),
+        (["generate", QUESTION, "--model", "tiny", "--num-frames", "1"], "got 17 pages (16 + 256 tokens)"),
         (["generate", "hi", "--model", "tiny", "--backend", "nonsense"], "nonsense"),
         (["generate", "the " * 40_000, "--model", "tiny"], "too long"),
         (["generate", "hi", "--model", "{models}/absent"], "neither a name nor a path"),
@@ -139,7 +358,7 @@ def test_lack_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     def exhausted(*arguments: Any, **keywords: Any) -> Any:
         return np.zeros(2**60, np.uint8)
 
-    monkeypatch.setattr(Model, "generate", exhausted)
+    monkeypatch.setattr(Engine, "step", exhausted)
     assert cli.main(["generate", "hi", "--model", "tiny"]) == 2
     assert capsys.readouterr().err.startswith("pagedref: error: memory is exhausted")
 
@@ -148,7 +367,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def interrupted(*arguments: Any, **keywords: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Model, "generate", interrupted)
+    monkeypatch.setattr(Engine, "step", interrupted)
     assert cli.main(["generate", "hi", "--model", "tiny"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pagedref.errors import ContractError
-from pagedref.models.crew import Crew, hired
-from pagedref.models.linear import ROWS, Linear, panel_width
+from pagedref.layers.crew import Crew, hired
+from pagedref.layers.linear import ROWS, Linear, panel_width
 from pagedref.numerics import gamma
 
 RNG = np.random.default_rng(0)

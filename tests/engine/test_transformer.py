@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,25 +10,66 @@ import pytest
 
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache
-from pagedref.models.config import ModelConfig, RopeScaling
-from pagedref.models.layers import rms_norm, rotary_tables, rotate, silu_gate
+from pagedref.layers.turn import rotary_tables, rotate
+from pagedref.models.config import NORMS, Experts, Latent, ModelConfig
+from pagedref.models.rope import RopeScaling
 from pagedref.models.transformer import Transformer
+from pagedref.models.weights import weight_shapes
 from pagedref.numerics import gamma
 from tests.engine.small_models import dense_logits, make_config, make_weights, rounding
 
 RNG = np.random.default_rng(0)
+ALL = frozenset({"q", "k", "v", "o", "gate", "up", "down", "norm"})
+GPT: dict[str, Any] = {"norm": "layer", "biases": ALL, "gated": False, "activation": "gelu", "num_kv_heads": 6}
+EXPERTS = Experts(6, 2, 20, shared_size=24, dense_layers=1, scale=1.6)
+LATENT = Latent(rank=12, nope_dim=5, rope_dim=4, v_dim=7, q_rank=9)
+MLA: dict[str, Any] = {"latent": LATENT, "head_dim": 9, "num_kv_heads": 1, "sm_scale": 0.4}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "tied": {"tie_embeddings": True, "num_qo_heads": 2},
     "llama3_rope": {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.0, 16)},
     "linear_rope": {"rope_scaling": RopeScaling("linear", 4.0), "num_qo_heads": 4, "num_kv_heads": 4},
-    "qwen2": {"architecture": "qwen2", "qkv_bias": True, "tie_embeddings": True},
+    "yarn_rope": {"rope_scaling": RopeScaling("yarn", 4.0, original_max_position_embeddings=64)},
+    "dynamic_rope": {"rope_scaling": RopeScaling("dynamic", 3.0, original_max_position_embeddings=16)},
+    "long_rope": {"rope_scaling": RopeScaling(
+        "longrope", 4.0, original_max_position_embeddings=16, factors=(1.0, 1.0, 1.0, 1.0),
+        long_factors=(1.0, 2.0, 3.0, 9.0))},
+    "qwen2": {"architecture": "qwen2", "biases": frozenset("qkv"), "tie_embeddings": True},
     "mistral": {"architecture": "mistral", "window": 5, "num_kv_heads": 1},
-}
+    "some biases": {"biases": frozenset({"k", "up"})},
+    "windows in turn": {"window": 4, "full_layers": frozenset({1})},
+    "two rotary bases": {"window": 4, "full_layers": frozenset({1}), "local_rope_theta": 7.0},
+    "partial rotary": {"rotary_dim": 4},
+    "no rotary": {"rotary_dim": 0},
+    "a layer without rotary": {"unrotated_layers": frozenset({0})},
+    "learned positions": {**GPT, "rotary_dim": 0, "learned_positions": 2},
+    "alibi": {**GPT, "rotary_dim": 0, "alibi": 8.0, "embed_norm": True},
+    "steep alibi": {"rotary_dim": 0, "alibi": 4.0, "norm": "layer"},
+    "side by side": {**GPT, "parallel": True},
+    "side by side, one norm": {**GPT, "parallel": True, "norms": ("attn_norm",)},
+    "norms behind": {"norms": ("attn_post_norm", "mlp_post_norm"), "qk_norm": "width"},
+    "norms all around": {"norms": NORMS, "norm_offset": 1.0, "embed_scale": 6.0, "activation": "gelu_tanh"},
+    "norm of heads": {"qk_norm": "head", "norm_offset": 1.0},
+    "soft caps": {"softcap": 1.5, "logit_softcap": 4.0, "sm_scale": 0.5},
+    "sinks": {"sinks": True, "window": 6},
+    "relu": {"gated": False, "activation": "relu"},
+    "experts": {"experts": EXPERTS},
+    "experts, renormalised": {"experts": replace(EXPERTS, renormalise=True, dense_layers=0, shared_size=0)},
+    "experts of gpt-oss": {
+        "experts": Experts(5, 3, 20, scoring="softmax_chosen", limit=0.7),
+        "biases": frozenset({"router", "experts_gate", "experts_up", "experts_down"})},
+    "experts in groups": {"experts": replace(EXPERTS, groups=3, groups_per_token=2)},
+    "experts of deepseek": {"experts": replace(
+        EXPERTS, scoring="sigmoid", correction=True, groups=3, groups_per_token=2, group_score="top2",
+        renormalise=True)},
+    "latents": MLA,
+    "latents in halves": {**MLA, "latent": replace(LATENT, q_rank=None, interleaved=False),
+                          "biases": frozenset({"kv_a", "o"})},
+}  # fmt: skip
 
 
-def make(config: ModelConfig, page_size: int = 4) -> tuple[Transformer, PagedKVCache]:
-    transformer = Transformer(config, make_weights(config))
+def make(config: ModelConfig, page_size: int = 4, dtype: str = "float32") -> tuple[Transformer, PagedKVCache]:
+    transformer = Transformer(config, make_weights(config), dtype=dtype)
     order = np.random.default_rng(1).permutation(64)
     return transformer, PagedKVCache(transformer.cache_spec(page_size), 64, frame_order=order, poison=True)
 
@@ -48,6 +90,20 @@ def test_one_prompt_at_once(family: str) -> None:
     (found,) = run(transformer, cache, {cache.add(): ids})
     assert found.dtype == np.float32
     assert np.abs(found - exact).max() <= rounding(config, exact)
+    cache.audit()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_exact_layers_agree_with_the_dense_model(family: str) -> None:
+    """Two derivations in float64: one line of a formula in the wrong place shows at once."""
+    config = make_config(**FAMILIES[family])
+    transformer, cache = make(config, dtype="float64")
+    ids = RNG.integers(0, config.vocab_size, 23)
+    exact = dense_logits(config, make_weights(config), ids)
+    sequence = cache.add()
+    found = np.concatenate([run(transformer, cache, {sequence: piece})[0] for piece in np.split(ids, [9, 10, 11])])
+    assert found.dtype == np.float64
+    assert np.abs(found - exact).max() <= rounding(config, exact, "float64")
     cache.audit()
 
 
@@ -160,11 +216,102 @@ def test_rotary_tables_are_the_same_for_prefill_and_decode() -> None:
     assert all(np.array_equal(a[742:743], b) for a, b in zip(together, alone, strict=True))
 
 
-def test_norm_and_gate_at_their_limits() -> None:
-    x, out = np.zeros((1, 4), np.float32), np.empty((1, 4), np.float32)
-    rms_norm(x, np.ones(4, np.float32), 1e-5, out)
-    assert not out.any()
-    gate = np.array([[-1e4, -90.0, 0.0, 1e4]], np.float32)
-    with np.errstate(invalid="raise", divide="raise", over="raise"):
-        silu_gate(gate, np.ones((1, 4), np.float32), out)
-    assert out[0, 0] == 0 and -np.finfo(np.float32).tiny < out[0, 1] <= 0 and out[0, 2] == 0 and out[0, 3] == 1e4
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("llama3_rope", {"rope_scaling": RopeScaling("llama3", 8.0, 1.0, 4.1, 16)}),
+    ("yarn_rope", {"rope_scaling": RopeScaling("yarn", 4.0, original_max_position_embeddings=64, truncate=False)}),
+    ("yarn_rope", {"rope_scaling": RopeScaling("yarn", 4.0, original_max_position_embeddings=64, magnitude=1.0)}),
+    ("dynamic_rope", {"max_model_len": 23}),
+    ("long_rope", {"max_model_len": 16}),
+    ("qwen2", {"biases": frozenset("qk")}),
+    ("mistral", {"window": 6}),
+    ("windows in turn", {"full_layers": frozenset({0})}),
+    ("two rotary bases", {"local_rope_theta": None}),
+    ("partial rotary", {"rotary_dim": None}),
+    ("no rotary", {"rotary_dim": None}),
+    ("a layer without rotary", {"unrotated_layers": frozenset({1})}),
+    ("learned positions", {"learned_positions": 1, "max_model_len": 65}),
+    ("alibi", {"alibi": 7.9}),
+    ("alibi", {"embed_norm": False}),
+    ("steep alibi", {"norm": "rms"}),
+    ("side by side", {"parallel": False}),
+    ("side by side", {"norms": ("attn_norm",)}),
+    ("side by side", {"biases": ALL - {"norm"}}),
+    ("side by side", {"activation": "gelu_tanh"}),
+    ("norms behind", {"norms": ("attn_post_norm",)}),
+    ("norms behind", {"qk_norm": None}),
+    ("norms all around", {"norm_offset": 0.0}),
+    ("norms all around", {"embed_scale": 1.0}),
+    ("norms all around", {"norms": ("attn_norm", "attn_post_norm", "mlp_norm")}),
+    ("soft caps", {"softcap": None}),
+    ("soft caps", {"logit_softcap": None}),
+    ("soft caps", {"sm_scale": None}),
+    ("sinks", {"sinks": False}),
+    ("experts", {"experts": replace(EXPERTS, scale=1.0)}),
+    ("experts", {"experts": replace(EXPERTS, per_token=1)}),
+    ("experts", {"experts": replace(EXPERTS, shared_size=0)}),
+    ("experts", {"experts": replace(EXPERTS, renormalise=True)}),
+    ("experts, renormalised", {"experts": replace(EXPERTS, dense_layers=0, shared_size=0, renormalise=True,
+                                                  scoring="sigmoid")}),
+    ("experts of gpt-oss", {"experts": Experts(5, 3, 20, scoring="softmax_chosen", limit=0.8)}),
+    ("experts of gpt-oss", {"biases": frozenset({"router", "experts_gate", "experts_down"})}),
+    ("experts in groups", {"experts": replace(EXPERTS, groups=3, groups_per_token=1)}),
+    ("experts of deepseek", {"experts": replace(
+        EXPERTS, scoring="sigmoid", groups=3, groups_per_token=2, group_score="top2", renormalise=True)}),
+    ("latents", {"latent": replace(LATENT, interleaved=False)}),
+    ("latents", {"sm_scale": 0.41}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "change"), CHANGES, ids=[f"{name}-{next(iter(c))}" for name, c in CHANGES])
+def test_every_feature_shows_in_the_logits(family: str, change: dict[str, Any]) -> None:
+    """With the same weights and one setting changed, logits move more than any test above lets rounding move them."""
+    config = make_config(**FAMILIES[family])
+    other = make_config(**{**FAMILIES[family], **change})
+    weights, ids = make_weights(config), np.random.default_rng(3).integers(0, config.vocab_size, 23)
+    rows = []
+    for seen in (config, other):
+        needed = {name: weights[name] for name, _ in weight_shapes(seen)}
+        transformer = Transformer(seen, needed, dtype="float64")
+        cache = PagedKVCache(transformer.cache_spec(4), 8)
+        rows += run(transformer, cache, {cache.add(): ids})
+    assert np.abs(rows[0] - rows[1]).max() > rounding(config, rows[0])
+
+
+def test_positions_beyond_the_learned_ones_are_refused() -> None:
+    config = make_config(**{**FAMILIES["learned positions"], "max_model_len": 5})
+    transformer = Transformer(config, make_weights(config))
+    cache = PagedKVCache(transformer.cache_spec(4), 8)
+    step = cache.begin([cache.add()], [6])
+    with pytest.raises(ContractError, match=r"positions are beyond the learned ones, got 5, need 0\.\.4"):
+        transformer.forward(cache, step, [1] * 6)
+
+
+def test_latents_go_into_a_cache_of_their_own() -> None:
+    config = make_config(**MLA)
+    transformer = Transformer(config, make_weights(config))
+    spec = transformer.cache_spec(16)
+    assert (spec.num_kv_heads, spec.head_dim, spec.value_dim) == (1, 12, 4)
+    assert spec.bytes_per_token == 2 * (12 + 4) * 4
+    with pytest.raises(ContractError, match="kv_format is not supported for latents"):
+        transformer.cache_spec(16, "int8")
+    cache = PagedKVCache(spec, 4)
+    step, rows = cache.begin([cache.add()], [1]), np.ones((1, 6, 5), np.float32)
+    with pytest.raises(ContractError, match="attend_latent: queries do not fit the cache"):
+        cache.attend_latent(step, rows, rows, sm_scale=1.0)
+
+
+def test_unknown_types_are_refused() -> None:
+    with pytest.raises(ContractError, match="dtype is not a type of models, got 'float16', need float32 or float64"):
+        Transformer(make_config(), make_weights(make_config()), dtype="float16")
+
+
+def test_features_name_what_a_runner_must_be_able_to_do() -> None:
+    assert make_config(tie_embeddings=True, rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 16)).features == set()
+    assert make_config(**FAMILIES["windows in turn"]).features == {"window", "layer windows"}
+    assert make_config(**FAMILIES["side by side"]).features == {
+        "layer_norm", "biases", "plain mlp", "activation", "parallel"
+    }  # fmt: skip
+    assert make_config(**MLA).features == {"latent", "sm_scale", "partial rotary"}
+    assert make_config(**FAMILIES["yarn_rope"]).features == {"rotary magnitude"}
+    seen = frozenset().union(*(make_config(**changes).features for changes in FAMILIES.values()))
+    assert len(seen) == 25, sorted(seen)

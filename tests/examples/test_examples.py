@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+FOLDERS = [ROOT / "examples" / folder for folder in (".", "tutorials", "answers")]
+SCRIPTS = [path for folder in FOLDERS for path in sorted(folder.glob("*.py"))]
+TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 
 
 def test_there_are_examples() -> None:
@@ -33,4 +35,19 @@ def test_example_runs(script: Path, tmp_path: Path) -> None:
         [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip(), "an example prints what it found"
+    assert done.stdout.strip() or script.parent.name == "answers", "an example prints what it found"
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_asks_and_answers(tutorial: Path) -> None:
+    text = tutorial.read_text()
+    number = tutorial.stem[:2]
+    question = text.split("===\n\n", 1)[1].split("\n\n", 1)[0]
+    assert question.startswith("*") and question.endswith("?*"), "a tutorial starts with a question"
+    assert "# Exercises\n# ---------" in text
+    assert f"/../examples/answers/answers_{number}.py" in text
+    answers = (ROOT / "examples" / "answers" / f"answers_{number}.py").read_text()
+    asked = text.split("# Exercises\n", 1)[1].split(".. dropdown", 1)[0]
+    exercises = [line for line in asked.splitlines() if line[2:3].isdigit()]
+    assert len(exercises) >= 2
+    assert all(f"# {at}. " in answers for at in range(1, len(exercises) + 1)), "each exercise has its answer"

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pagedref.kv_cache import PagedKVCache
+from pagedref.models.checkpoint import load_checkpoint
 from pagedref.models.model import Model, load_model
 from pagedref.models.transformer import Transformer
 
 FOLDER = os.environ.get("PAGEDREF_GOLDEN")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="PAGEDREF_GOLDEN does not name the golden data")
 
-NAMES = ("llama", "llama_bf16_sharded", "qwen2", "mistral")
+NAMES = ("gpt2", "llama", "llama_bf16_sharded", "mistral", "qwen2")
 RELATIVE = 1e-4  # of the largest logit; what the project promises for float32
 
 
@@ -39,7 +41,7 @@ def load(name: str, style: str = "config.json") -> tuple[Model, dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "style"), variants())
 @pytest.mark.parametrize("options", [{}, {"page_size": 3, "tokens_per_step": 9}], ids=["at once", "in pieces"])
-def test_logits_at_every_position(name: str, style: str, options: dict[str, int]) -> None:
+def test_logits_at_every_position(name: str, style: str, options: dict[str, Any]) -> None:
     model, expected = load(name, style)
     for i in range(4):
         exact = expected[f"logits_{i}"]
@@ -75,4 +77,48 @@ def test_keys_and_values_in_the_cache(name: str) -> None:
         for kind, found in zip("kv", cache.gather(sequence, layer=layer), strict=True):
             exact = expected[f"{kind}_layer{layer}"].transpose(1, 0, 2)  # (tokens, num_kv_heads, head_dim)
             assert np.abs(found - exact).max() <= RELATIVE * np.abs(exact).max(), f"{kind} of layer {layer}"
+    cache.audit()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_exact_layers_give_the_stored_logits(name: str) -> None:
+    """In float64 both sides agree to what is stored: logits rounded to float32."""
+    _, expected = load(name)
+    checkpoint = load_checkpoint(Path(str(FOLDER)) / "models" / name)
+    transformer = Transformer(checkpoint.config, checkpoint.weights, dtype="float64")
+    for i in range(4):
+        exact, prompt = expected[f"logits_{i}"], expected[f"prompt_{i}"]
+        cache = PagedKVCache(transformer.cache_spec(5), 20, poison=True)
+        sequence, found = cache.add(), []
+        for piece in np.array_split(prompt, 3):
+            step = cache.begin([sequence], [len(piece)])
+            found.append(transformer.forward(cache, step, piece))
+            cache.commit(step)
+        apart = np.abs(np.concatenate(found) - exact).max()
+        assert apart <= np.finfo(np.float32).eps * np.abs(exact).max(), f"prompt {i}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forks_go_on_as_if_alone(name: str) -> None:
+    """Three children share the pages of one prompt, each goes on with its own greedy text."""
+    model, expected = load(name)
+    prompt, text = expected["prompt_2"], expected["greedy_2"]
+    cache = model.cache(40, page_size=4, poison=True)
+    parent = cache.add()
+    step = cache.begin([parent], [len(prompt)])
+    logits = model.transformer.forward(cache, step, prompt, [len(prompt) - 1])
+    cache.commit(step)
+    children = [cache.fork(parent) for _ in range(3)]
+    held = cache.memory_report().frames_held
+    cache.free(parent)
+    assert cache.memory_report().frames_held == held
+    texts: list[list[int]] = [[] for _ in children]
+    for _ in range(len(text)):
+        tokens = [int(row.argmax()) for row in np.broadcast_to(logits, (3, logits.shape[-1]))]
+        for row, token in zip(texts, tokens, strict=True):
+            row.append(token)
+        step = cache.begin(children, [1] * 3)
+        logits = model.transformer.forward(cache, step, tokens)
+        cache.commit(step)
+    assert texts == [text.tolist()] * 3
     cache.audit()

@@ -224,7 +224,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_layer_count_beyond_the_file_is_refused_at_once(tmp_path: Path) -> None:
     start = time.perf_counter()
-    refused(write_model(tmp_path / "m", {**CONFIG, "num_hidden_layers": 2**31 - 1}), "too few tensors")
+    refused(write_model(tmp_path / "m", {**CONFIG, "num_hidden_layers": 2**31 - 1}), "num_hidden_layers")
+    refused(write_model(tmp_path / "n", {**CONFIG, "num_hidden_layers": 4000}), "too few tensors", "4000 layers")
     assert time.perf_counter() - start < 1
 
 

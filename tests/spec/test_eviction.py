@@ -15,7 +15,7 @@ from pagedref.memory._queue import FrameQueue
 from pagedref.memory.eviction import make_policy
 
 ALONE = np.array([-1])
-POLICIES = ["lru", "fifo", "clock", "priority"]
+POLICIES = ["lru", "fifo", "lfu", "clock", "s3fifo", "arc", "priority"]
 
 
 def enter(policy: EvictionPolicy, *frames: int) -> None:
@@ -53,7 +53,7 @@ def test_the_queue_agrees_with_a_list(data: Any) -> None:
 
 
 def test_each_policy_has_its_order() -> None:
-    expected = {"lru": [1, 2, 0], "fifo": [0, 1, 2], "clock": [1, 2, 0], "priority": [1, 2, 0]}
+    expected = {name: [1, 2, 0] for name in POLICIES} | {"fifo": [0, 1, 2]}
     for name, order in expected.items():
         policy = make_policy(name, 8)
         enter(policy, 0, 1, 2)
@@ -66,6 +66,36 @@ def test_each_policy_has_its_order() -> None:
     enter(clock, 0, 1, 2)
     clock.hit(np.array([0, 1]))
     assert clock.victims(3).tolist() == [2, 0, 1], "a set bit buys one more round, not more"
+
+
+def test_what_has_gone_and_comes_again_is_kept_longer() -> None:
+    """S3-FIFO and ARC know content by its name, whatever frame it is in."""
+    expected = {"s3fifo": [1, 2, 0, 5], "arc": [1, 2, 5, 0]}  # ARC's balance has moved to what was used once
+    for name, order in expected.items():
+        policy: Any = make_policy(name, 8)
+        policy.named(np.array([0, 1, 2]), np.array([70, 71, 72], dtype=np.uint64))
+        enter(policy, 0, 1, 2)
+        assert policy.victims(1).tolist() == [0]
+        policy.named(np.array([0, 5]), np.array([99, 70], dtype=np.uint64))  # 70 comes again, in another frame
+        enter(policy, 5, 0)
+        assert policy.victims(4).tolist() == order, name
+
+
+@pytest.mark.parametrize("name", ["s3fifo", "arc"])
+def test_a_scan_does_not_push_out_what_is_hit(name: str) -> None:
+    """One prompt that comes again and again, among many that come once, in a pool that LRU would empty of it."""
+    hits = {}
+    for policy in ("lru", name):
+        manager = KVManager(12, 1, policy=policy)
+        hits[policy] = 0
+        for turn in range(40):
+            for prompt in ([1, 2, 3], [1000 + 9 * turn + n for n in range(9)], [5000 + 9 * turn + n for n in range(9)]):
+                admitted = manager.admit(prompt)
+                hits[policy] += admitted.hit.num_tokens
+                manager.commit(admitted.seq_id, manager.reserved(admitted.seq_id))
+                manager.free(admitted.seq_id)
+        manager.audit()
+    assert hits[name] > hits["lru"]
 
 
 def test_priority_and_time_to_live() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import time
 import tracemalloc
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 
 from pagedref.errors import ContractError, PagedRefError
 from pagedref.models.checkpoint import Checkpoint, load_checkpoint
-from pagedref.models.config import RopeScaling
+from pagedref.models.config import ModelConfig
 from pagedref.models.gguf_file import GGUFFile
 from pagedref.models.gguf_model import config_from_gguf
+from pagedref.models.rope import RopeScaling
+from tests.engine.small_models import make_weights
 
 gguf = pytest.importorskip("gguf")
 
@@ -118,7 +121,7 @@ def test_llama_rows_are_put_back_per_head_p67(tmp_path: Path) -> None:
         DIM,
         VOCAB,
     )
-    assert (config.rms_norm_eps, config.rope_theta, config.max_model_len) == (1e-5, 500.0, 128)
+    assert (config.norm_eps, config.rope_theta, config.max_model_len) == (1e-5, 500.0, 128)
     assert config.tie_embeddings and not config.qkv_bias and config.dtype == "F32"
     assert load_checkpoint(tmp_path).config == config  # a folder with one file
 
@@ -362,3 +365,59 @@ def test_bytes_flipped_lost_and_doubled_never_surprise(tmp_path: Path, seed: int
             del damaged[random.randrange(len(damaged)) :]
         path.write_bytes(damaged)
         loads_or_is_refused(path)
+
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    # architecture: family, settings of HF, entries of GGUF
+    "qwen3": ("qwen3", {}, {}),
+    "gemma": ("gemma", {"tie_word_embeddings": True}, {}),
+    "gemma2": (
+        "gemma2",
+        {"sliding_window": 9, "query_pre_attn_scalar": DIM, "attn_logit_softcapping": 40.0,
+         "final_logit_softcapping": 20.0},
+        {"attention.sliding_window": 9, "attn_logit_softcapping": 40.0, "final_logit_softcapping": 20.0},
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {"sliding_window": 9, "query_pre_attn_scalar": DIM, "rope_local_base_freq": 20000.0,
+         "rope_scaling": {"type": "linear", "factor": 8.0}},
+        {"attention.sliding_window": 9, "rope.freq_base_swa": 20000.0, "rope.scaling.type": "linear",
+         "rope.scaling.factor": 8.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_both_formats_say_the_same(tmp_path: Path, arch: str) -> None:
+    """The model of a GGUF file is that of the HF directory that it was made from, numbers and choices alike."""
+    family, settings, entries = ARCHITECTURES[arch]
+    hf = ModelConfig.from_hf({
+        "model_type": family, "vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": INNER, "head_dim": DIM,
+        "num_hidden_layers": 7, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": 128, "rope_theta": 500.0, "rms_norm_eps": 1e-5, "dtype": "F32", **settings,
+    })  # fmt: skip
+    weights = make_weights(hf)
+    names = {"embed": "token_embd", "final_norm": "output_norm", "lm_head": "output"}
+    kinds = {f"{kind}_norm": f"attn_{kind}_norm" for kind in "qk"} | {kind: f"attn_{kind}" for kind in "qkv"}
+    kinds |= {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "attn_norm": "attn_norm"}
+    kinds |= {"mlp_norm": "ffn_norm", "attn_post_norm": "post_attention_norm", "mlp_post_norm": "post_ffw_norm"}
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", arch)
+    sizes = {"block_count": 7, "context_length": 128, "embedding_length": HIDDEN, "feed_forward_length": INNER}
+    sizes |= {"attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "attention.key_length": DIM}
+    for key, value in {**sizes, **entries}.items():
+        add = writer.add_string if isinstance(value, str) else writer.add_uint32
+        (writer.add_float32 if isinstance(value, float) else add)(f"{arch}.{key}", value)
+    writer.add_rope_freq_base(500.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    stored = {}
+    for name, weight in weights.items():
+        layer, kind = name.split(".")[1:] if "." in name else ("", name)
+        stored[name] = weight + np.float32(1) if hf.norm_offset and kind.endswith("norm") else weight
+        writer.add_tensor((f"blk.{layer}.{kinds[kind]}" if layer else names[kind]) + ".weight", stored[name])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    checkpoint = load_checkpoint(tmp_path / "m.gguf")
+    assert checkpoint.config == dataclasses.replace(hf, norm_offset=0.0)
+    assert_equal(checkpoint, stored)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import pagedref.attention as reference
-from pagedref.attention import dense_attention
+from pagedref.attention import dense_attention, dense_mla
 from pagedref.cache_spec import CacheSpec
 from pagedref.conformance import assert_exact, assert_state
 from pagedref.errors import BackendUnavailable, ContractError, OutOfFrames
@@ -317,3 +317,49 @@ def test_begin_takes_integers_alone(ids: Any, counts: Any) -> None:
 def test_a_backend_that_lacks_an_operation_is_refused_at_once() -> None:
     with pytest.raises(BackendUnavailable, match="lacks operations"):
         PagedKVCache(SPEC, 2, backend=type("Part", (), {"append_kv": reference.append_kv})())
+
+
+@pytest.mark.parametrize("form", [None, KVFormat("int8", "slot_head"), KVFormat("bfloat16")], ids=str)
+@pytest.mark.parametrize("pieces", [[7], [4, 1, 1, 1]])
+def test_latents_lie_in_pages_of_one_kv_head(form: KVFormat | None, pieces: list[int]) -> None:
+    """S13: keys are latents, values are rotated keys; every new token attends to what is stored, however it is."""
+    rng = np.random.default_rng(0)
+    spec = CacheSpec(2, 1, 8, page_size=3, v_head_dim=4, kv_format=form)
+    cache = PagedKVCache(spec, 6, poison=True, frame_order=rng.permutation(6))
+    ckv, kpe, q_nope, q_pe = (
+        rng.standard_normal(shape, dtype=np.float32) for shape in ((7, 1, 8), (7, 1, 4), (7, 5, 8), (7, 5, 4))
+    )
+    sequence, at = cache.add(), 0
+    for count in pieces:
+        step, now = cache.begin([sequence], [count]), slice(at, at + count)
+        cache.append(step, ckv[now], kpe[now], layer=1)
+        state = cache.attend_latent(step, q_nope[now], q_pe[now], layer=1, sm_scale=0.4)
+        cache.commit(step)
+        at += count
+        latents, turned = (side[:at, 0].astype(np.float64) for side in cache.gather(sequence, layer=1))
+        rows = q_nope[now].astype(np.float64), q_pe[now].astype(np.float64)
+        assert_state(state, dense_mla(*rows, latents, turned, sm_scale=0.4, with_bound=True))
+    cache.audit()
+
+
+def test_latents_are_refused_where_they_do_not_fit() -> None:
+    rows = np.ones((1, 2, 8), np.float32)
+    for spec, queries in (
+        (SPEC, (rows[..., :3], rows[..., :2])),
+        (CacheSpec(1, 1, 8, page_size=2, v_head_dim=4), (rows, rows)),
+    ):
+        cache = PagedKVCache(spec, 4)
+        step = cache.begin([cache.add()], [1])
+        with pytest.raises(ContractError, match="attend_latent: queries do not fit the cache"):
+            cache.attend_latent(step, *queries, sm_scale=1.0)
+
+    class Plain:
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("mla"):
+                raise AttributeError(name)
+            return getattr(reference, name)
+
+    cache = PagedKVCache(CacheSpec(1, 1, 8, page_size=2, v_head_dim=8), 4, backend=Plain())
+    step = cache.begin([cache.add()], [1])
+    with pytest.raises(ContractError, match="attend_latent: the backend lacks mla_decode, got none"):
+        cache.attend_latent(step, rows, rows, sm_scale=1.0)

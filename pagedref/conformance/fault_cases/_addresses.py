@@ -11,7 +11,7 @@ from pagedref.attention.dense import dense_attention
 from pagedref.cache_spec import CacheSpec
 from pagedref.conformance.agreement import assert_bound, assert_exact
 from pagedref.conformance.cache_checks import slots_are_64_bits_wide
-from pagedref.conformance.fault_cases._tools import NotHere, paged, refuses, same, sparse_bytes, tool
+from pagedref.conformance.fault_cases._tools import NotHere, copies, paged, refuses, same, sparse_bytes, tool
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache
 
@@ -29,7 +29,7 @@ def p01(backend: Any) -> None:
     slots = tool(backend, "slot_of")(np.array([7, 134_217_728], np.int32), np.int32(3), np.int32(16))
     same(slots.tolist(), [115, 2_147_483_651], "slots of an int32 table")
     slots_are_64_bits_wide(backend, "float32")
-    if not hasattr(backend, "device"):  # a device would have to hold all of it
+    if not copies(backend):  # a GPU would have to hold all of it
         _marked_frame_is_read(backend, num_frames=65_537, frame_bytes=page_size * row, page_size=page_size)
 
 
@@ -66,7 +66,7 @@ def p02(backend: Any) -> None:
     ):
         for kind in (np.int32(frame), np.uint32(frame), np.array(frame, np.int32)):
             same([int(element_of(kind, np.int32(0), np.int32(stride), np.int32(64)))], [exact], f"frame {frame}")
-    if hasattr(backend, "device"):
+    if copies(backend):
         raise NotHere("a pool of 2**34 bytes is for backends that read it where it lies")
     _marked_frame_is_read(backend, num_frames=2_067, frame_bytes=1_039_680, page_size=4)
     _marked_frame_is_read(backend, num_frames=(1 << 20) + 1, frame_bytes=16_384, page_size=4)

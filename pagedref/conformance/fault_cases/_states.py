@@ -132,16 +132,18 @@ def p27(backend: Any) -> None:
 def p28(backend: Any) -> None:
     """The scale of MLA is the caller's, ``1/sqrt(qk_nope + qk_rope)``, before and after absorption (S13)."""
     rng = np.random.default_rng(28)
+    dtype = "float32" if hasattr(backend, "device") else "float64"
     for nope, rope, rank, heads in ((2, 2, 6, 3), (192, 64, 512, 1), (128, 64, 512, 1)):
         scale = 1 / math.sqrt(nope + rope)
         w_kv_b = rng.standard_normal((heads, nope + 3, rank)) / math.sqrt(rank)
         q_nope, q_pe = rng.standard_normal((1, heads, nope)), rng.standard_normal((1, heads, rope))
         ckv, kpe = rng.standard_normal((9, rank)), rng.standard_normal((9, rope))
         absorbed = mla_absorb(w_kv_b, q_nope)
-        pages = paged(ckv[:, None], kpe[:, None], dtype="float64")
+        absorbed, q_pe, ckv, kpe = (array.astype(dtype) for array in (absorbed, q_pe, ckv, kpe))
+        pages = paged(ckv[:, None], kpe[:, None], dtype=dtype)
         caches = pages[0][:, :, 0], pages[1][:, :, 0]
-        double = Arithmetic("float64")
-        exact = dense_mla(absorbed, q_pe, ckv, kpe, sm_scale=scale, with_bound=True, arithmetic=double)
+        arithmetic = Arithmetic(dtype)
+        exact = dense_mla(absorbed, q_pe, ckv, kpe, sm_scale=scale, with_bound=True, arithmetic=arithmetic)
         assert exact.out_bound is not None
         rows = np.array([0, 1], np.int32)
         states = (
@@ -153,6 +155,8 @@ def p28(backend: Any) -> None:
         explicit = dense_attention(np.concatenate([q_nope, q_pe], axis=-1), keys, v)  # by its own default scale
         for state in states:
             assert_state(state, exact, f"rank {rank}, nope {nope}, rope {rope}")
+            if dtype == "float32":
+                continue  # rounded after absorption, so not the same question as the explicit form
             out = mla_project(w_kv_b, np.asarray(state.out), nope_dim=nope)
             off = np.einsum("hvr,thr->thv", np.abs(w_kv_b[:, nope:]), exact.out_bound + 1e-13 * np.abs(exact.out).max())
             assert_bound(out, explicit.out, off, "absorbed against explicit form")

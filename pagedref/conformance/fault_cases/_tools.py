@@ -15,7 +15,9 @@ from pagedref.attention import mla
 from pagedref.attention.quantize import quantize
 from pagedref.kv_cache import PagedKVCache
 
-__all__ = ["NotHere", "chunked_prefill", "paged", "pattern", "refuses", "same", "sparse_bytes", "tool", "value"]
+__all__ = [
+    "NotHere", "chunked_prefill", "copies", "paged", "pattern", "refuses", "same", "sparse_bytes", "tool", "value",
+]  # fmt: skip
 
 Array = npt.NDArray[Any]
 
@@ -82,6 +84,23 @@ def tool(backend: Any, name: str) -> Any:
     callable
     """
     return getattr(backend, name, _TOOLS[name])
+
+
+def copies(backend: Any) -> bool:
+    """Tell whether a backend copies its arrays to a GPU: too much to ask of a pool that is larger than memory.
+
+    Parameters
+    ----------
+    backend : module or object
+        The backend.
+
+    Returns
+    -------
+    bool
+        False where it reads arrays as they lie, as on the emulator.
+    """
+    device = getattr(backend, "device", None)
+    return callable(device) and str(device()).startswith("gpu")
 
 
 def paged(

@@ -1,0 +1,324 @@
+"""What kind of mistake a backend makes: its numbers against those of declared mistakes.
+
+A hypothesis is an alternative reference. It is named when the backend's answers to probes where it differs from the
+specification are those of the hypothesis, within rounding, and none is another; at least two probes must agree. So
+a backend that is right, in whatever order it sums, cannot be accused: there is nothing to explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pagedref.conformance.agreement import bound_fraction
+from pagedref.conformance.move_slips import MOVE_SLIPS, MoveSlip
+from pagedref.conformance.probes import PROBES, Probe, right_answer
+from pagedref.conformance.slips import SLIPS, Slip
+from pagedref.conformance.steps import Answer
+
+__all__ = ["Diagnosis", "Named", "Reply", "ask", "diagnose"]
+
+Array = npt.NDArray[Any]
+AnySlip = Slip | MoveSlip
+_ATTENTION = ("paged_decode", "paged_prefill")
+LEAST = 2
+"""So many probes must agree on a diagnosis."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a backend answered to a probe.
+
+    Attributes
+    ----------
+    probe : Probe
+        The question.
+    parts : dict or None
+        Results by name; None where there are none.
+    error : str
+        What was raised instead; empty otherwise.
+    offered : bool
+        Whether the backend offers what was asked.
+    fraction : float
+        Largest error in parts of the bound; infinite where bits or shapes are wrong.
+    """
+
+    probe: Probe
+    parts: dict[str, Array] | None
+    error: str = ""
+    offered: bool = True
+    fraction: float = float("inf")
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer agrees with the specification."""
+        return self.fraction <= 1
+
+
+@dataclass(frozen=True)
+class Named:
+    """A recognised mistake.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Slips; several at once are one mistake each.
+    text : str
+        For people.
+    rule : str
+        Rules that are broken.
+    operations : tuple of str
+        Where.
+    probes : tuple of str
+        Failing probes that agree.
+    dialect : bool
+        Whether it is a convention of a public system.
+    """
+
+    names: tuple[str, ...]
+    text: str
+    rule: str
+    operations: tuple[str, ...]
+    probes: tuple[str, ...]
+    dialect: bool = False
+
+    def __str__(self) -> str:
+        where = " and ".join(operation.removeprefix("paged_") for operation in self.operations)
+        return f"{self.text} [{where}; {self.rule}; {len(self.probes)} probes agree]"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Replies to all probes, the mistakes that explain them, and what they leave open.
+
+    Attributes
+    ----------
+    replies : dict of str to Reply
+        By probe.
+    named : tuple of Named
+        Recognised mistakes.
+    unexplained : tuple of str
+        Failing probes that no mistake explains.
+    """
+
+    replies: Mapping[str, Reply]
+    named: tuple[Named, ...]
+    unexplained: tuple[str, ...]
+
+
+def ask(backend: Any, probe: Probe, offered: Callable[[Exception], bool] = lambda error: False) -> Reply:
+    """Ask a backend one probe.
+
+    Parameters
+    ----------
+    backend : module or object
+        May lack operations.
+    probe : Probe
+        The question.
+    offered : callable, optional
+        Tells whether an error means that the backend does not offer what was asked.
+
+    Returns
+    -------
+    Reply
+        Errors are caught and told.
+    """
+    if not callable(getattr(backend, probe.operation, None)):
+        return Reply(probe, None, f"{probe.operation} is not there", offered=False)
+    try:
+        parts = probe.run(backend)
+    except Exception as error:
+        text = f"{probe.operation} raised {type(error).__name__}: {error}"
+        return Reply(probe, None, text, offered=not offered(error))
+    return Reply(probe, parts, fraction=_distance(parts, right_answer(probe.name)))
+
+
+def _distance(parts: Mapping[str, Array], answer: Answer) -> float:
+    """Return the largest error of results in parts of the bounds of an answer; a part that is not there is not judged."""
+    if not parts or not set(parts) <= set(answer.parts):
+        return float("inf")
+    try:
+        return max(bound_fraction(part, answer.parts[name], answer.bounds[name]) for name, part in parts.items())
+    except (TypeError, ValueError):
+        return float("inf")
+
+
+@lru_cache(maxsize=None)
+def _wrong_answer(slips: tuple[str, ...], probe_name: str) -> Answer | None:
+    """Return the answer of one or more slips to a probe; None where it is the right one, or there is none."""
+    probe, right = PROBES[probe_name], right_answer(probe_name)
+    chosen = [_BY_NAME[name] for name in slips]
+    with np.errstate(all="ignore"):
+        if isinstance(chosen[0], MoveSlip):
+            if chosen[0].operation != probe.operation:
+                return None
+            parts = probe.run(chosen[0].backend)
+            answer = Answer(parts, {name: 4 * right.bounds[name] for name in parts if name in right.bounds})
+        elif probe.case is not None:
+            steps = chosen[0].steps
+            for slip in chosen[1:]:
+                steps = replace(steps, **slip.changes)  # type: ignore[union-attr]
+            answer = steps.answer(probe.case, decode=probe.decode)
+        else:
+            return None
+    return None if _distance(answer.parts, _wide(right)) <= 1 else answer
+
+
+def _wide(answer: Answer) -> Answer:
+    """Return an answer with bounds that grant what a hypothesis may be off itself."""
+    return replace(answer, bounds={name: 16 * bound for name, bound in answer.bounds.items()})
+
+
+_BY_NAME: dict[str, AnySlip] = {slip.name: slip for slip in (*SLIPS, *MOVE_SLIPS)}
+
+
+def _judge(slips: tuple[str, ...], replies: Iterable[Reply]) -> tuple[list[str], int]:
+    """Return the failing probes that slips explain, and how many answers contradict them."""
+    agree, against = [], 0
+    for reply in replies:
+        answer = _wrong_answer(slips, reply.probe.name) if reply.parts is not None else None
+        if answer is None or reply.parts is None:
+            continue
+        if _distance(reply.parts, answer) <= 1:
+            agree += [] if reply.right else [reply.probe.name]
+        else:
+            against += 1
+    return agree, against
+
+
+def _hints(slips: tuple[str, ...], replies: Iterable[Reply]) -> int:
+    """Count the failing probes of which slips explain at least one result."""
+    count = 0
+    for reply in replies:
+        if reply.parts is None or reply.right:
+            continue
+        answer, right = _wrong_answer(slips, reply.probe.name), right_answer(reply.probe.name)
+        if answer is None:
+            continue
+        count += any(
+            part.shape == answer.parts[name].shape
+            and bound_fraction(part, answer.parts[name], answer.bounds[name]) <= 1
+            and bound_fraction(answer.parts[name], right.parts[name], 16 * right.bounds[name]) > 1
+            for name, part in reply.parts.items()
+            if name in answer.parts
+        )
+    return count
+
+
+def _candidates(operations: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the hypotheses about some operations."""
+    if operations[0] in _ATTENTION:
+        return [(slip.name,) for slip in SLIPS]
+    return [(slip.name,) for slip in MOVE_SLIPS if slip.operation == operations[0]]
+
+
+def _pairs(singles: list[tuple[str, ...]], replies: list[Reply]) -> list[tuple[str, ...]]:
+    """Return two slips at once, of different steps, of those that explain something."""
+    hinted = [names for names in singles if _hints(names, replies) or len(_judge(names, replies)[0]) >= LEAST]
+    pairs = []
+    for first in hinted:
+        for second in singles:
+            one, other = _BY_NAME[first[0]], _BY_NAME[second[0]]
+            if first != second and isinstance(one, Slip) and isinstance(other, Slip) and not set(one.changes) & set(
+                other.changes
+            ):
+                pairs.append((first[0], second[0]))
+    return pairs
+
+
+def diagnose(backend: Any, *, operations: Iterable[str] | None = None, offered: Any = None) -> Diagnosis:
+    """Ask a backend all probes and name its mistakes.
+
+    Parameters
+    ----------
+    backend : module or object
+        May lack operations.
+    operations : iterable of str, optional
+        Only probes of these; all by default.
+    offered : callable, optional
+        As in :func:`ask`.
+
+    Returns
+    -------
+    Diagnosis
+        Nothing is named where nothing fails.
+
+    Examples
+    --------
+    >>> from pagedref import backends
+    >>> diagnose(backends.get("numpy")).named
+    ()
+    >>> from pagedref.conformance.slips import SLIPS
+    >>> [str(found) for found in diagnose(SLIPS[0].backend).named]
+    ['lse is base 2: ratio 1.442695 on all rows [decode and prefill; S9; ... probes agree]']
+    """
+    chosen = None if operations is None else set(operations)
+    replies = {
+        name: ask(backend, probe, offered or (lambda error: False))
+        for name, probe in PROBES.items()
+        if chosen is None or probe.operation in chosen
+    }
+    return explain(replies)
+
+
+def explain(replies: Mapping[str, Reply]) -> Diagnosis:
+    """Name the mistakes behind replies.
+
+    Parameters
+    ----------
+    replies : mapping of str to Reply
+        By probe.
+
+    Returns
+    -------
+    Diagnosis
+    """
+    given = [reply for reply in replies.values() if reply.offered]
+    failing = {reply.probe.name for reply in given if not reply.right}
+    named: list[Named] = []
+    scopes: list[tuple[str, ...]] = [_ATTENTION, *((operation,) for operation in _ATTENTION)]
+    scopes += [("append_kv",), ("merge_states",), ("copy_frames",)]
+    open_ = set(failing)
+    for scope in scopes:
+        inside = [reply for reply in given if reply.probe.operation in scope]
+        bad = [reply for reply in inside if reply.probe.name in open_]
+        if len({reply.probe.operation for reply in bad}) < len(scope):
+            continue
+        singles = _candidates(scope)
+        found = _best(singles, inside, open_, scope)
+        if found is None and scope[0] in _ATTENTION:
+            found = _best(_pairs(singles, inside), inside, open_, scope)
+        if found is not None:
+            named.append(found)
+            open_ -= set(found.probes)
+    return Diagnosis(replies, tuple(named), tuple(sorted(open_)))
+
+
+def _best(
+    hypotheses: list[tuple[str, ...]], replies: list[Reply], failing: set[str], scope: tuple[str, ...]
+) -> Named | None:
+    """Return the hypothesis that explains most, and everything that it says is so."""
+    most: tuple[tuple[str, ...], list[str]] | None = None
+    for names in hypotheses:
+        agree, against = _judge(names, replies)
+        if against or len(agree) < LEAST or not set(agree) <= failing:
+            continue
+        if most is None or len(agree) > len(most[1]):
+            most = names, agree
+    if most is None:
+        return None
+    slips = [_BY_NAME[name] for name in most[0]]
+    where = tuple(o for o in scope if any(PROBES[name].operation == o for name in most[1]))
+    return Named(
+        most[0],
+        ", and ".join(slip.text for slip in slips),
+        ", ".join(dict.fromkeys(slip.rule for slip in slips)),
+        where,
+        tuple(most[1]),
+        all(slip.dialect for slip in slips),
+    )

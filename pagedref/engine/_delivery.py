@@ -1,0 +1,78 @@
+"""How a request ends and what is new of it is handed out: to its listener, and to whoever drives the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+from pagedref.engine._outcome import completion, final_deltas
+from pagedref.engine._outputs import Completion, Delta
+from pagedref.engine._request import Request
+from pagedref.engine._stepping import Stepping
+
+__all__ = ["Delivery"]
+
+
+class Delivery(Stepping):
+    """End requests and deliver; see `Engine`."""
+
+    _loose: list[Delta]
+    _mail: dict[int, deque[Delta]]
+
+    def _end(self, request: Request, reason: str, error: BaseException | None = None) -> None:
+        """End what is left of a request: by its owner, or because something went wrong in it."""
+        if error is not None:
+            request.error = _told(error)
+        for branch in request.live:
+            text = ""
+            if branch.stream is not None and request.error is None:
+                try:
+                    text = branch.stream.finish()
+                except Exception as broken:  # of the tokenizer: the rest of the text is lost
+                    request.error = _told(broken)
+                branch.text.append(text)
+            branch.reason = reason
+            if not request.is_silent:
+                request.news.append(Delta(request.number, branch.sample, (), text, finish_reason=reason))
+        self._deliver(request)
+
+    def _deliver(self, request: Request) -> None:
+        """Hand out what is new of a request; if it has ended, free it and hand out the completion, too."""
+        deltas, request.news = request.news, []
+        ended = not request.live
+        if ended and self._requests.pop(request.number, None) is not None:
+            self._scheduler.finish(request.ticket)
+            self._meter.ended(request)
+            whole = self._completion(request)
+            if request.is_silent:
+                deltas = final_deltas(whole)
+            deltas[-1] = replace(deltas[-1], completion=whole)
+        elif request.is_silent:
+            deltas = []
+        box: Any = self._mail.get(request.number, self._loose)
+        failed: Exception | None = None
+        for delta in deltas:
+            try:
+                if request.listener is not None:
+                    request.listener(delta)
+            except Exception as error:
+                request.listener, failed = None, error
+                if delta.completion is not None:
+                    delta = replace(delta, completion=replace(delta.completion, error=_told(error)))
+            box.append(delta)
+        if failed is not None and not ended:
+            self._end(request, "error", failed)
+
+    def _completion(self, request: Request) -> Completion:
+        """Return everything that came of a request; without text if the tokenizer fails."""
+        try:
+            return completion(request, self.model.tokenizer, self._clock())
+        except Exception as error:
+            request.error = _told(error)
+            return completion(request, None, self._clock())
+
+
+def _told(error: BaseException) -> str:
+    """Return an error as one text."""
+    return f"{type(error).__name__}: {error}"
