@@ -19,21 +19,31 @@ version = release = pagedref.__version__
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
+    "complete",
     "docstrings",
     "mathml",
     "rules",
+    "rule_pages",
     "study",
     "walk",
 ]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build"]
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(numpy|collections|typing|pathlib)\..*")]  # no inventories of other projects
+nitpick_ignore_regex: list[tuple[str, str]] = []
+
+# Names of other projects that these pages link to. The inventories are kept here, as text, so no network is needed.
+inventories = Path(__file__).parent / "_inventories"
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3/", str(inventories / "python.txt")),
+    "numpy": ("https://numpy.org/doc/stable/", str(inventories / "numpy.txt")),
+}
 
 # The twin's page needs Numba, and in its simulator kernels stay the plain functions that they are. Without Numba the
 # site is built without the docstrings of the twin.

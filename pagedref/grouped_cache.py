@@ -142,7 +142,9 @@ class GroupedKVCache(PagedKVCache):
         Parameters
         ----------
         seq_ids : sequence of int
+            Live sequences.
         layer : int
+            Whose group of layers it is.
 
         Returns
         -------

@@ -297,6 +297,7 @@ class PagedKVCache(LatentPages):
         Parameters
         ----------
         seq_ids : sequence of int
+            Live sequences.
 
         Returns
         -------
@@ -310,6 +311,7 @@ class PagedKVCache(LatentPages):
         Parameters
         ----------
         seq_id, layer : int
+            A live sequence, and one of its layers.
 
         Returns
         -------

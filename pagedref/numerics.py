@@ -103,7 +103,7 @@ def accumulator(dtype: npt.DTypeLike) -> np.dtype[Any]:
     Returns
     -------
     dtype
-        float64 for float64 queries, float32 for all others.
+        The type float64 for float64 queries, float32 for all others.
 
     Examples
     --------

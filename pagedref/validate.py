@@ -27,7 +27,7 @@ def fail(function: str, argument: str, wrong: str, got: object, need: str) -> No
 
     Parameters
     ----------
-    function, argument, wrong, got, need
+    function, argument, wrong, got, need : str, and got any object
         The parts of ``<function>: <argument> <what is wrong>, got <value>, need <rule>``.
     """
     raise ContractError(f"{function}: {argument} {wrong}, got {got}, need {need}")

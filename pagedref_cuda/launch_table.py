@@ -102,7 +102,19 @@ _HOPPER = _launches(  # warps, stages, blocks, split
 )
 # Narrow tiles leave fewer numbers for that compiler to keep in local memory.
 _BLACKWELL = MappingProxyType({**_HOPPER, "prefill_mma": Launch(4, 2, 2, 16)})
-_AMPERE = MappingProxyType({**_HOPPER, "decode_mma": Launch(2, 3, 3, 512), "decode_mma_wide": Launch(2, 3, 3, 512)})
+# sm_80 has no uniform registers for addresses: a thread needs more of its own.
+_AMPERE = MappingProxyType(
+    {
+        **_HOPPER,
+        **_launches(
+            decode_warp=(4, 1, 2, 512),
+            decode_async=(4, 3, 2, 512),
+            decode_async_wide=(4, 6, 2, 512),
+            decode_mma=(2, 3, 3, 512),
+            decode_mma_wide=(2, 3, 3, 512),
+        ),
+    }
+)
 
 TABLE = (
     Architecture((8, 0), 65536, 164 * 1024, _AMPERE),

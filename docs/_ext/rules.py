@@ -1,7 +1,6 @@
 """Turn numbers into links: the rule ``S5`` and the fault ``P08`` in prose, and ``:law:`L3``` where a law is meant.
 
-The pages of rules and faults (semantics.rst, faults.rst) carry one label for each number. A number without a label is
-a warning. ``:report:`owner/name#12``` links to a public report.
+A rule leads to its page (rule_pages.py), a fault to its place in faults.rst. A number without a label is a warning. ``:report:`owner/name#12``` links to a public report.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ NOT_IN = (nodes.literal, nodes.literal_block, nodes.reference, nodes.title, node
 
 
 def link(number: str, source: str) -> addnodes.pending_xref:
-    """Make a reference to the label of a rule, shown as the bare number."""
+    """Make a reference to the page of a rule or the label of a fault, shown as the bare number."""
+    label = number.lower() if number[0] == "P" else f"rule-{number.lower()}"
     target = addnodes.pending_xref(
-        "", refdomain="std", reftype="ref", reftarget=number.lower(), refdoc=source, refexplicit=True, refwarn=True
+        "", refdomain="std", reftype="ref", reftarget=label, refdoc=source, refexplicit=True, refwarn=True
     )
     target += nodes.inline(number, number, classes=["rule"])
     return target

@@ -184,7 +184,7 @@ class MemoryWalk(Directive):
         data = json.dumps({"steps": steps}, separators=(",", ":")).replace("<", "\\u003c")
         html = (
             '<div id="walk" class="walk" tabindex="0" aria-label="Steps through the memory">'
-            '<noscript>This page needs JavaScript; <a href="tutorials/pages_frames_page_table.html">the tutorial</a> '
+            '<noscript>This page needs JavaScript; <a href="learn/03_pages_frames_page_table.html">the tutorial</a> '
             "shows the same in text.</noscript></div>"
             f'<script type="application/json" id="walk-data">{data}</script>'
         )

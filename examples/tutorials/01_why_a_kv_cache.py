@@ -1,4 +1,6 @@
 """
+.. _tutorial-cache:
+
 1. Why a KV cache
 =================
 

@@ -1,4 +1,6 @@
 """
+.. _tutorial-states:
+
 5. Merging states
 =================
 

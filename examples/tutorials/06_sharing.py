@@ -1,4 +1,6 @@
 """
+.. _tutorial-sharing:
+
 6. Sharing
 ==========
 

@@ -173,8 +173,9 @@ def split_kv(
     pages_per_part: int,
     **keywords: Any,
 ) -> AttentionState:
-    """Attend to the pages of each sequence in parts, apart, and merge (split-KV, S10): a cascade with the same rows in
-    every level.
+    """Attend to the pages of each sequence in parts, apart, and merge (split-KV, S10).
+
+    It is a cascade with the same rows in every level.
 
     Parameters
     ----------

@@ -44,8 +44,8 @@ def add_command(commands: Any) -> None:
         "layers=40,heads=40,head_dim=128, or the bytes (opt-13b)")  # fmt: skip
     add("--kv-format", default="float16", metavar="NAME", help="how keys and values are stored (float16)")
     add("--page-size", type=int, default=16, metavar="N", help="positions in a page (16)")
-    add("--eviction", default="lru", metavar="A,...", help="which cached page goes first (lru); with --cache-pages "
-        "several of lru, fifo, lfu, clock, s3fifo, arc, belady")  # fmt: skip
+    add("--eviction", default="lru", metavar="A,...", help="which cached page goes first: lru (default), fifo, "
+        "lfu, clock, s3fifo, arc; with --cache-pages several of them, and belady")  # fmt: skip
     add("--sharing", action="store_true", help="share prompts: between samples or beams, and by the ids of the trace")
     add("--samples", type=int, default=1, metavar="N", help="outputs that each request decodes at once (1)")
     add("--beams", type=int, default=1, metavar="N", help="beams in place of samples (1)")

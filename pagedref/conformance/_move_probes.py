@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -127,14 +126,14 @@ def move_probes() -> list[Row]:
             rows.append(_append(f"{name}, out of range", [9, 2, 7, 5, 0], form, 2.0, 30 + at, large=True))
     rows += [_gather("float32"), _gather("pages of 1", page_size=1), _gather("another v_head_dim", v_head_dim=5)]
     rows += [_gather(name, form=form) for name, form in _STORED.items() if form.granularity]
-    rows += [_copy("frames", [1, 1, 3], [4, 0, 5]), _copy("one frame", [2], [0]), _copy("a chain apart", [0, 5], [3, 1])]
+    rows += [_copy("frames", [1, 1, 3], [4, 0, 5]), _copy("one frame", [2], [0]), _copy("two frames", [0, 5], [3, 1])]
     rows += [
         _merge("two states"),
         _merge("five states", count=5),
         _merge("one is empty", empty=(1,)),
         _merge("all are empty", empty=(0, 1)),
+        _merge("three are empty", count=3, empty=(0, 1, 2)),
         _merge("large lse", shift=300.0),
         _merge("lse far below zero", shift=-300.0, count=3),
     ]
-    assert np.dtype(ml_dtypes.bfloat16).itemsize == 2
     return rows

@@ -85,7 +85,7 @@ class SequenceSteps:
         distance = at - positions
         seen = np.ones((q_len, kv_len), bool)
         if options.causal:
-            seen &= steps.causal(distance, 0)
+            seen &= steps.causal(distance, kv_len - q_len)
         if options.window_left is not None:
             seen &= steps.left(distance, options.window_left)
         if options.window_right is not None:
@@ -111,7 +111,7 @@ class SequenceSteps:
                 bias = np.asarray(steps.bias(slopes, at[:, None], positions[:, None], kv_len))
                 scores, error = scores + bias, error + 4 * units * np.abs(bias)
             elif name == "mask":
-                scores = np.where(seen[:, None], scores, steps.hidden)
+                scores = np.where(seen[:, None], scores, steps.hidden(options.softcap))
         return scores, seen, error + 2 * units * np.abs(np.where(np.isfinite(scores), scores, 0))
 
     def tiles(self) -> Iterator[slice]:

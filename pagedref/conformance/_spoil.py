@@ -25,6 +25,16 @@ def scales(change: Any) -> Any:
     return before
 
 
+def other_window(by: int) -> Any:
+    """Return a step that takes a window given as a count for a longer or shorter one."""
+
+    def before(case: PagedCase) -> PagedCase:
+        window = case.keywords.get("window")
+        return case.using(**{**case.keywords, "window": max(window + by, 1)}) if isinstance(window, int) else case
+
+    return before
+
+
 def exchanged_scales(scales: dict[str, Array], case: PagedCase) -> dict[str, Array]:
     """Return the scales of K for V and the other way round, where they fit."""
     if len(scales) < 2 or scales["k_scale"].shape != scales["v_scale"].shape:

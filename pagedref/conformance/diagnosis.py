@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ AnySlip = Slip | MoveSlip
 _ATTENTION = ("paged_decode", "paged_prefill")
 LEAST = 2
 """So many probes must agree on a diagnosis."""
+MOST_HINTED = 16
+"""Of so many slips pairs are tried, those that explain most first."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def ask(backend: Any, probe: Probe, offered: Callable[[Exception], bool] = lambd
 
 
 def _distance(parts: Mapping[str, Array], answer: Answer) -> float:
-    """Return the largest error of results in parts of the bounds of an answer; a part that is not there is not judged."""
+    """Return the largest error of results in parts of the bounds of an answer; parts that are not there are not judged."""
     if not parts or not set(parts) <= set(answer.parts):
         return float("inf")
     try:
@@ -148,9 +151,9 @@ def _distance(parts: Mapping[str, Array], answer: Answer) -> float:
         return float("inf")
 
 
-@lru_cache(maxsize=None)
-def _wrong_answer(slips: tuple[str, ...], probe_name: str) -> Answer | None:
-    """Return the answer of one or more slips to a probe; None where it is the right one, or there is none."""
+@lru_cache(maxsize=40_000)
+def _wrong_answer(slips: tuple[str, ...], probe_name: str) -> tuple[Answer, bool] | None:
+    """Return the answer of one or more slips to a probe, and whether it is clearly another than the right one."""
     probe, right = PROBES[probe_name], right_answer(probe_name)
     chosen = [_BY_NAME[name] for name in slips]
     with np.errstate(all="ignore"):
@@ -166,7 +169,7 @@ def _wrong_answer(slips: tuple[str, ...], probe_name: str) -> Answer | None:
             answer = steps.answer(probe.case, decode=probe.decode)
         else:
             return None
-    return None if _distance(answer.parts, _wide(right)) <= 1 else answer
+    return answer, _distance(answer.parts, _wide(right)) > 1
 
 
 def _wide(answer: Answer) -> Answer:
@@ -177,35 +180,35 @@ def _wide(answer: Answer) -> Answer:
 _BY_NAME: dict[str, AnySlip] = {slip.name: slip for slip in (*SLIPS, *MOVE_SLIPS)}
 
 
-def _judge(slips: tuple[str, ...], replies: Iterable[Reply]) -> tuple[list[str], int]:
-    """Return the failing probes that slips explain, and how many answers contradict them."""
-    agree, against = [], 0
+def _judge(slips: tuple[str, ...], replies: Iterable[Reply]) -> tuple[list[str], list[str]]:
+    """Return the failing probes that agree with slips; none where an answer contradicts them. And those they cover."""
+    agree, cover = [], []
     for reply in replies:
-        answer = _wrong_answer(slips, reply.probe.name) if reply.parts is not None else None
-        if answer is None or reply.parts is None:
+        wrong = _wrong_answer(slips, reply.probe.name) if reply.parts is not None else None
+        if wrong is None or reply.parts is None:
             continue
-        if _distance(reply.parts, answer) <= 1:
-            agree += [] if reply.right else [reply.probe.name]
-        else:
-            against += 1
-    return agree, against
+        same = _distance(reply.parts, wrong[0]) <= 1
+        if not reply.right and same:
+            (agree if wrong[1] else cover).append(reply.probe.name)
+        elif wrong[1] and not same:
+            return [], []
+    return agree, cover
 
 
 def _hints(slips: tuple[str, ...], replies: Iterable[Reply]) -> int:
-    """Count the failing probes of which slips explain at least one result."""
+    """Count the failing probes of which slips explain at least one result that is wrong."""
     count = 0
     for reply in replies:
         if reply.parts is None or reply.right:
             continue
-        answer, right = _wrong_answer(slips, reply.probe.name), right_answer(reply.probe.name)
-        if answer is None:
+        wrong, right = _wrong_answer(slips, reply.probe.name), right_answer(reply.probe.name)
+        if wrong is None or not wrong[1]:
             continue
         count += any(
-            part.shape == answer.parts[name].shape
-            and bound_fraction(part, answer.parts[name], answer.bounds[name]) <= 1
-            and bound_fraction(answer.parts[name], right.parts[name], 16 * right.bounds[name]) > 1
+            bound_fraction(part, wrong[0].parts[name], wrong[0].bounds[name]) <= 1
+            and bound_fraction(part, right.parts[name], right.bounds[name]) > 1
             for name, part in reply.parts.items()
-            if name in answer.parts
+            if name in wrong[0].parts
         )
     return count
 
@@ -218,17 +221,20 @@ def _candidates(operations: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _pairs(singles: list[tuple[str, ...]], replies: list[Reply]) -> list[tuple[str, ...]]:
-    """Return two slips at once, of different steps, of those that explain something."""
-    hinted = [names for names in singles if _hints(names, replies) or len(_judge(names, replies)[0]) >= LEAST]
-    pairs = []
-    for first in hinted:
-        for second in singles:
-            one, other = _BY_NAME[first[0]], _BY_NAME[second[0]]
-            if first != second and isinstance(one, Slip) and isinstance(other, Slip) and not set(one.changes) & set(
-                other.changes
-            ):
-                pairs.append((first[0], second[0]))
-    return pairs
+    """Return two slips at once, of different steps, each of which explains something."""
+    counted = [(_hints(names, replies), names[0]) for names in singles]
+    some = [name for hints, name in sorted(counted, key=lambda pair: -pair[0]) if hints][:MOST_HINTED]
+    return [
+        (one, other)
+        for one, other in combinations(some, 2)
+        if not set(_changes(one)) & set(_changes(other))
+    ]
+
+
+def _changes(name: str) -> dict[str, Any]:
+    """Return the steps that a slip replaces."""
+    slip = _BY_NAME[name]
+    return slip.changes if isinstance(slip, Slip) else {}
 
 
 def diagnose(backend: Any, *, operations: Iterable[str] | None = None, offered: Any = None) -> Diagnosis:
@@ -291,12 +297,19 @@ def explain(replies: Mapping[str, Reply]) -> Diagnosis:
             continue
         singles = _candidates(scope)
         found = _best(singles, inside, open_, scope)
-        if found is None and scope[0] in _ATTENTION:
-            found = _best(_pairs(singles, inside), inside, open_, scope)
+        left = {reply.probe.name for reply in bad} - _explained(found, inside)
+        if left and scope[0] in _ATTENTION:
+            pair = _best(_pairs(singles, inside), inside, open_, scope)
+            found = max(found, pair, key=lambda one: 0 if one is None else len(one.probes))
         if found is not None:
             named.append(found)
-            open_ -= set(found.probes)
+            open_ -= _explained(found, inside)
     return Diagnosis(replies, tuple(named), tuple(sorted(open_)))
+
+
+def _explained(found: Named | None, replies: Iterable[Reply]) -> set[str]:
+    """Return the failing probes that a mistake explains."""
+    return set() if found is None else {*found.probes, *_judge(found.names, replies)[1]}
 
 
 def _best(
@@ -305,8 +318,8 @@ def _best(
     """Return the hypothesis that explains most, and everything that it says is so."""
     most: tuple[tuple[str, ...], list[str]] | None = None
     for names in hypotheses:
-        agree, against = _judge(names, replies)
-        if against or len(agree) < LEAST or not set(agree) <= failing:
+        agree, _ = _judge(names, replies)
+        if len(agree) < LEAST or not set(agree) & failing:
             continue
         if most is None or len(agree) > len(most[1]):
             most = names, agree

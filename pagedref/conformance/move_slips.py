@@ -38,6 +38,8 @@ class MoveSlip:
         The operation that has it.
     function : callable
         The wrong operation.
+    dialect : bool
+        Whether it is a convention of others.
     """
 
     name: str
@@ -173,6 +175,15 @@ def _nibbles(ratio: Array, form: KVFormat, scale: Any) -> Array:
     return (stored << 4) | (stored >> 4) if form.kind == "int4" else stored
 
 
+def _plain_alone(wrong: Callable[..., None]) -> Callable[..., None]:
+    """Return an append that is wrong where the call names no format."""
+
+    def append_kv(*arrays: Array, **stored: Any) -> None:
+        (wrong if stored.get("kv_format") is None else reference.append_kv)(*arrays, **stored)
+
+    return append_kv
+
+
 def _times(power: int) -> Codes:
     """Return codes of numbers that are multiplied by a power of their scale once more."""
     return lambda ratio, form, scale: _right(ratio if scale is None else ratio * scale**power, form)
@@ -244,6 +255,8 @@ MOVE_SLIPS: tuple[MoveSlip, ...] = (
     MoveSlip("rounds_toward_zero", "stored numbers are rounded toward zero", "S16", "append_kv", _codes(_toward_zero)),
     MoveSlip("no_saturation", "no saturation: numbers out of range become NaN, infinite or wrap", "S16", "append_kv",
              _codes(_unsaturated)),
+    MoveSlip("no_saturation_plain", "no saturation in caches without a declared format", "S16", "append_kv",
+             _plain_alone(_codes(_unsaturated))),
     MoveSlip("append_nibbles", "int4 nibble order: the first number goes to the high nibble", "S16", "append_kv",
              _codes(_nibbles)),
     MoveSlip("append_scale_ignored", "the write does not divide by the cache scale", "S16", "append_kv",

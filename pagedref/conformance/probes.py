@@ -159,19 +159,22 @@ def _decode_probes() -> list[Probe]:
     empty = [0, 6, 0, 3]
     probes.append(_attention("sequences without keys", True, make_case(90, [1] * 4, empty, **_GEOMETRY)))
     probes.append(_attention("sinks without keys", True, make_case(91, [1] * 4, empty, sinks=_sinks(), **_GEOMETRY)))
-    probes.append(_attention("scores far below zero", True, _low_scores(92, [1, 1, 1], [5, 9, 2])))
+    probes.append(_attention("scores far below zero", True, _low_scores(92, [1, 1, 1], [5, 9, 2], 60_000)))
+    far = _low_scores(94, [1, 1, 1], [5, 9, 2], 60_000)
+    probes.append(_attention("scores far below zero, window", True, far.using(window=3, sm_scale=1.0)))
+    probes.append(_attention("scores below zero", True, _low_scores(93, [1, 1, 1], [5, 9, 2], 900)))
     for at, (name, form) in enumerate(_FORMS.items()):
         case = make_case(100 + at, [1, 1, 1], [6, 3, 9], form=form, **_GEOMETRY)
         probes.append(_attention(name, True, case))
     return probes
 
 
-def _low_scores(seed: int, rows: list[int], lens: list[int]) -> PagedCase:
-    """Return a case whose scores all lie below -60,000."""
+def _low_scores(seed: int, rows: list[int], lens: list[int], depth: float) -> PagedCase:
+    """Return a case whose scores all lie that far below 0."""
     case = make_case(seed, rows, lens, num_kv_heads=1, group_size=1, head_dim=1, v_head_dim=4, poison=3.0, sm_scale=1.0)
     case.q[...] = -1
     for keys, cache_rows in zip(case.keys, range(len(lens)), strict=True):
-        keys[...] = 60_000 + 0.5 * np.arange(len(keys))[:, None, None]
+        keys[...] = depth + 0.5 * np.arange(len(keys))[:, None, None]
         frames = case.kv_indices[case.kv_indptr[cache_rows] : case.kv_indptr[cache_rows + 1]]
         at = np.arange(len(keys))
         case.k_cache[frames[at // 4], at % 4] = keys
@@ -203,6 +206,7 @@ def _prefill_probes() -> list[Probe]:
         "softcap and custom mask": {"softcap": 2.0, "mask": _masks(rows, lens, 4)},
         "ALiBi": {"alibi_slopes": _slopes()},
         "ALiBi, not causal": {"alibi_slopes": _slopes(), "causal": False},
+        "ALiBi and window to the right": {"alibi_slopes": _slopes(), "window": (None, 2), "causal": False},
         "ALiBi and softcap": {"alibi_slopes": _slopes(), "softcap": 0.8},
         "sinks": {"sinks": _sinks()},
         "sinks and softcap": {"sinks": _sinks(), "softcap": 0.5},
@@ -217,7 +221,8 @@ def _prefill_probes() -> list[Probe]:
         _attention("more queries than keys", False, make_case(191, short, few, **_GEOMETRY)),
         _attention("more queries than keys, sinks", False, make_case(192, short, few, sinks=_sinks(), **_GEOMETRY)),
         _attention("masked rows", False, make_case(193, [3, 2], [6, 5], mask=_blind(), causal=True, **_GEOMETRY)),
-        _attention("scores far below zero", False, _low_scores(194, [2, 1], [5, 9])),
+        _attention("scores far below zero", False, _low_scores(194, [2, 1], [5, 9], 60_000)),
+        _attention("scores below zero", False, _low_scores(196, [2, 1], [5, 9], 900)),
         _attention("NaN in hidden keys", False, _hidden_nan()),
     ]
     for at, (name, form) in enumerate(_FORMS.items()):

@@ -18,6 +18,7 @@ from pagedref.attention.state import AttentionState
 from pagedref.call import attention_call
 from pagedref.conformance._sequence import SequenceSteps
 from pagedref.conformance.cases import PagedCase
+from pagedref.numerics import unit_roundoff
 
 __all__ = ["Answer", "Steps", "case_of", "state_of"]
 
@@ -57,7 +58,7 @@ class Steps:
     position : callable (row, q_len, kv_len) -> position
         Absolute position of a query row (S3).
     causal, left, right : callable (distance, limit) -> bool
-        Which distances ``key - position`` are visible (S4, S5).
+        Which distances ``key - position`` are visible (S4, S5); the limit of causal is ``kv_len - q_len``.
     chunk : callable (keys, positions, size) -> bool
         Chunked local visibility (S5).
     mask : callable (mask, causal visibility) -> bool
@@ -70,7 +71,7 @@ class Steps:
         ALiBi (S6).
     order : tuple of str
         The order of scale, cap, bias and mask (S1).
-    hidden : float
+    hidden : callable (softcap) -> score
         What a masked score is (S7).
     top : callable (maximum) -> shift
         What is subtracted before the exponential.
@@ -102,7 +103,7 @@ class Steps:
     live: Step = lambda last, page_size: last
     kv_head: Step = lambda heads, group_size, num_kv_heads: heads // group_size
     position: Step = lambda row, q_len, kv_len: kv_len - q_len + row
-    causal: Step = lambda distance, limit: distance <= limit
+    causal: Step = lambda distance, limit: distance <= 0
     left: Step = lambda distance, limit: distance >= -limit
     right: Step = lambda distance, limit: distance <= limit
     chunk: Step = lambda keys, positions, size: keys // size == positions // size
@@ -111,7 +112,7 @@ class Steps:
     cap: Step = lambda scores, softcap: softcap * np.tanh(scores / softcap)
     bias: Step = lambda slopes, keys, positions, kv_len: slopes * (keys - positions)
     order: tuple[str, ...] = ("scale", "cap", "bias", "mask")
-    hidden: float = -np.inf
+    hidden: Step = lambda softcap: -np.inf
     top: Step = lambda maximum: maximum
     exp: Step = np.exp
     lse: Step = lambda top, total: top + np.log(total)
@@ -150,12 +151,13 @@ class Steps:
             lse, lse_bound = np.full(case.q.shape[:2], -np.inf), np.zeros(case.q.shape[:2])
             for span, parts in zip(rows, found, strict=True):
                 out[span], lse[span], out_bound[span], lse_bound[span] = parts
-            out, lse = self.after(out, lse, case)
-            if lse.shape != lse_bound.shape:  # other axes: the largest serves all
-                lse_bound = np.full(lse.shape, lse_bound.max(initial=0.0))
-            both = [(out, 4 * out_bound), (lse, 4 * lse_bound)]
+            moved = [self.after(out + way * out_bound, lse + way * lse_bound, case) for way in (-1, 1)]
+            results = self.after(out, lse, case)
+            reach = [np.maximum(*(np.abs(other[at] - x) for other in moved)) for at, x in enumerate(results)]
+            least = 32 * unit_roundoff("float32")
+            both = [(x, 4 * error + least * np.abs(x)) for x, error in zip(results, reach, strict=True)]
             bounds = [np.where(np.isfinite(number), bound, 0.0) for number, bound in both]
-        return Answer({"out": out, "lse": lse}, dict(zip(("out", "lse"), bounds, strict=True)))
+        return Answer(dict(zip(("out", "lse"), results, strict=True)), dict(zip(("out", "lse"), bounds, strict=True)))
 
     def operations(self) -> dict[str, Any]:
         """Return ``paged_decode`` and ``paged_prefill`` that follow these steps.

@@ -118,6 +118,7 @@ class DiskStore(DiskBooks):
         names : sequence of bytes
             1 to 32 bytes each, each once.
         pages : uint8 array (n, bytes_per_page)
+            What they hold.
 
         Raises
         ------
@@ -146,11 +147,12 @@ class DiskStore(DiskBooks):
                 self._settle()
 
     def get(self, names: Sequence[bytes]) -> tuple[Bytes, Good]:
-        """Read pages by name; what is not there, or not intact, is a miss.
+        """Read pages by name; what is not there, or not intact, is a miss, and a damaged page loses its name.
 
         Parameters
         ----------
         names : sequence of bytes
+            Known or not.
 
         Returns
         -------
@@ -158,10 +160,6 @@ class DiskStore(DiskBooks):
             Zeros where there is a miss.
         good : bool array (n,)
             Which are the pages that were put last.
-
-        Mutates
-        -------
-        A damaged page loses its name.
         """
         named = self._named("get", names)
         pages, good = self._read([self._names.get(name, -1) for name in named])
@@ -171,11 +169,12 @@ class DiskStore(DiskBooks):
         return pages, good
 
     def drop(self, names: Sequence[bytes]) -> None:
-        """Remove pages by name; unknown names are passed over.
+        """Remove pages by name.
 
         Parameters
         ----------
         names : sequence of bytes
+            Unknown ones are passed over.
 
         Raises
         ------
@@ -197,6 +196,7 @@ class DiskStore(DiskBooks):
         Parameters
         ----------
         n : int
+            How many, >= 0.
 
         Returns
         -------
@@ -237,6 +237,7 @@ class DiskStore(DiskBooks):
         slots : integer array (n,)
             Slots from `alloc`, each named once.
         pages : uint8 array (n, bytes_per_page)
+            What they shall hold.
 
         Raises
         ------

@@ -106,7 +106,7 @@ class GroupedKVManager(GroupViews):
 
     Parameters
     ----------
-    num_frames, page_size
+    num_frames, page_size : int
         Of the one pool, and of all tables.
     groups : sequence of LayerGroup
         Of different names and equally many layers.
@@ -159,7 +159,12 @@ class GroupedKVManager(GroupViews):
         self._last = None
 
     def reserve(self, seq_ids: Any, num_tokens: Any) -> CopyPlan:
-        """Make room for more tokens in every group, or in none (S26; see `KVManager.reserve`).
+        """Make room for more tokens in every group, or in none (S26).
+
+        Parameters
+        ----------
+        seq_ids, num_tokens
+            See `KVManager.reserve`.
 
         Returns
         -------
@@ -216,7 +221,12 @@ class GroupedKVManager(GroupViews):
         self._last = None
 
     def truncate(self, seq_ids: Any, lengths: Any) -> None:
-        """Cut sequences off (see `KVManager.truncate`).
+        """Cut sequences off.
+
+        Parameters
+        ----------
+        seq_ids, lengths
+            See `KVManager.truncate`.
 
         Raises
         ------

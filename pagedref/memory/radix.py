@@ -26,6 +26,11 @@ __all__ = ["RadixNode", "RadixTree"]
 class RadixNode:
     """A run of tokens below its parent.
 
+    Parameters
+    ----------
+    now : int
+        The count at its creation. The others are attributes.
+
     Attributes
     ----------
     tokens : int32 array (n,)

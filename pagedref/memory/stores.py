@@ -190,6 +190,7 @@ class ArrayFrames:
         frames : integer array (n,)
             Frames of the pool, each named once.
         pages : uint8 array (n, bytes_per_frame)
+            What they shall hold.
 
         Mutates
         -------
@@ -296,6 +297,7 @@ class HostStore:
         slots : integer array (n,)
             Slots that are taken, each named once.
         pages : uint8 array (n, bytes_per_page)
+            What they shall hold.
         """
         index = held_slots("write", self._slots, slots, unique=True)
         self._pages[index] = checked_pages("write", pages, index.size, self.bytes_per_page)

@@ -116,6 +116,7 @@ def config_from_gguf(file: GGUFFile) -> ModelConfig:
     Parameters
     ----------
     file : GGUFFile
+        An open file.
 
     Returns
     -------
@@ -178,6 +179,7 @@ def load_gguf(path: Path, progress: Progress | None = None) -> tuple[ModelConfig
     Parameters
     ----------
     path : Path
+        The file.
     progress : callable, optional
         Called with (weights read, weights in all).
 

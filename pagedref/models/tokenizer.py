@@ -138,6 +138,10 @@ class Tokenizer:
             Any ids from 0 to 2**31 - 1.
         skip_special : bool
             Whether control tokens are left out.
+
+        Returns
+        -------
+        str
         """
         checked = [int(i) for i in ids]
         if any(not 0 <= i < 2**31 for i in checked):
@@ -196,6 +200,7 @@ class StreamDecoder:
     Parameters
     ----------
     tokenizer : Tokenizer
+        What decodes.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -63,7 +63,7 @@ MODELS: dict[str, dict[str, Any]] = {
         layer_types=["sliding_attention", "full_attention"] * 12,
     ),
     "deepseek-v3": _plain(61, 7168, 128, 128, 163840, kv_lora_rank=512, qk_rope_head_dim=64),
-    "smollm2-135m": _plain(30, 576, 9, 3, 8192),
+    "smollm2": _plain(30, 576, 9, 3, 8192),
 }  # fmt: skip
 """Fields of published configurations, by name."""
 

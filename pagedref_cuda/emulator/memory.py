@@ -86,7 +86,13 @@ class Alloc:
 
 
 class Memory:
-    """The device address space. Addresses stay valid as long as the object lives."""
+    """The device address space. Addresses stay valid as long as the object lives.
+
+    Parameters
+    ----------
+    base : int
+        The first address.
+    """
 
     def __init__(self, base: Any = GLOBAL_BASE) -> None:
         self.bases: list[int] = []

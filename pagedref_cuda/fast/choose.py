@@ -18,7 +18,16 @@ from pagedref_cuda.fast.halves import BITS
 from pagedref_cuda.fast.prefill_mma import prefill_mma, prefill_shared_bytes
 from pagedref_cuda.launch_table import architecture
 
-__all__ = ["Choice", "PrefillChoice", "choose_decode", "choose_prefill", "kinds_of", "query_kind", "stored_kind"]
+__all__ = [
+    "LONGEST",
+    "Choice",
+    "PrefillChoice",
+    "choose_decode",
+    "choose_prefill",
+    "kinds_of",
+    "query_kind",
+    "stored_kind",
+]
 
 _QUERIES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _STORED = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -173,19 +173,25 @@ def decode_warp(head_dim: int, heads: int, kind: str, query: str, warps: int, st
         own = (cuda.threadIdx.x >> 5) * stage_words * stages + lane * 4
         first_tile, stop_tile = start // tile, (stop + tile - 1) // tile
         load_stage, stage = 0, 0
+        k_row, v_row = int64(0), int64(0)
         for step_tile in range(first_tile - pending, stop_tile):
             ahead = step_tile + pending
             if ahead < stop_tile:
-                for u in range(loads):
-                    own_key = ahead * tile + u * abreast + lane // lanes
-                    key = min(max(own_key, start), stop - 1)  # only visible rows are looked up
+                base = ahead * tile
+                if ahead == first_tile or base & 31 == 0:  # where 32 keys lie: one for each lane
+                    key = min(max((base >> 5 << 5) + lane, start), stop - 1)  # only visible rows are looked up
                     frame, offset = place(key, page_size, first_page, kv_indices)
-                    k_at = frame * k_cache.frame + offset * k_cache.slot + kv_head * k_cache.head + piece * 4
-                    v_at = frame * v_cache.frame + offset * v_cache.slot + kv_head * v_cache.head + piece * 4
+                    k_row = frame * k_cache.frame + offset * k_cache.slot + kv_head * k_cache.head
+                    v_row = frame * v_cache.frame + offset * v_cache.slot + kv_head * v_cache.head
+                for u in range(loads):
+                    key = base + u * abreast + lane // lanes
+                    seen = start <= key and key < stop
+                    k_at = cuda.shfl_sync(ALL_LANES, k_row, key & 31) + piece * 4
+                    v_at = cuda.shfl_sync(ALL_LANES, v_row, key & 31) + piece * 4
                     if stages > 1:
                         to = own + load_stage * stage_words
-                        cp_async(shared, to, k_cache.words, k_at, 4, key == own_key, u * 128)
-                        cp_async(shared, to, v_cache.words, v_at, 4, key == own_key, (loads + u) * 128)
+                        cp_async(shared, to, k_cache.words, k_at, 4, seen, u * 128)
+                        cp_async(shared, to, v_cache.words, v_at, 4, seen, (loads + u) * 128)
                     else:
                         row = ldg(k_cache.words, k_at, 4)
                         for i in range(4):

@@ -58,13 +58,12 @@ def _zero_times_nan(attend: Attend) -> Attend:
 
 
 def _last_slot(k: Array, v: Array, k_cache: Array, v_cache: Array, slot_mapping: Array, **keywords: Any) -> None:
-    reference.append_kv(k, v, k_cache, v_cache, slot_mapping, **keywords)
-    if k_cache.dtype != k.dtype:
-        return
-    page_size = k_cache.shape[1]
-    for row, slot in enumerate(slot_mapping.tolist()):  # floor arithmetic: -1 is page -1, offset page_size - 1
-        k_cache[slot // page_size, slot % page_size] = k[row]
-        v_cache[slot // page_size, slot % page_size] = v[row]
+    skipped = np.flatnonzero(slot_mapping == -1)[-1:]  # floor arithmetic: -1 is page -1, offset page_size - 1
+    order = np.concatenate([np.flatnonzero(slot_mapping != -1), skipped])
+    slots = np.where(slot_mapping == -1, k_cache.shape[0] * k_cache.shape[1] - 1, slot_mapping)[order]
+    taken = np.flatnonzero(slots[: len(order) - len(skipped)] == slots[-1:]) if len(skipped) else skipped
+    order, slots = np.delete(order, taken), np.delete(slots, taken)  # the last one wins
+    reference.append_kv(k[order], v[order], k_cache, v_cache, slots, **keywords)
 
 
 def _stale_copy(arrays: Any, src: Array, dst: Array) -> None:

@@ -141,7 +141,8 @@ class Naive:
         given = {name: keywords.pop(name, None) for name in ("alibi_slopes", "sinks")}
         call = attention_call(function, "numpy", {**arrays, **given}, keywords)
         names = ("k_cache", "v_cache", "kv_indptr", "kv_indices", "kv_last_page_len")
-        stored: dict[str, Any] = {name: keywords.get(name) for name in ("kv_format", "k_scale", "v_scale")}
+        kinds = ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero")
+        stored: dict[str, Any] = {name: keywords.get(name) for name in kinds}
         keys, values = reference.gather_kv(*(arrays[name] for name in names), **stored)
         q, options = arrays["q"], call.options
         out = np.zeros((*q.shape[:2], values.shape[2]), q.dtype)

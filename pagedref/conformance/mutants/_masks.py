@@ -18,12 +18,15 @@ Array = npt.NDArray[Any]
 
 
 def _top_left(q: Array, qo_indptr: Array, *pages: Array, causal: bool | None = None, **keywords: Any) -> AttentionState:
-    if keywords.get("mask") is None and causal is not False:
+    mask = keywords.get("mask")
+    if causal is True or (mask is None and causal is None):
         k_cache, _, kv_indptr, _, last = pages
         counts = np.diff(kv_indptr)
         lengths = np.where(counts > 0, (counts - 1) * k_cache.shape[1] + last, 0)
         shapes = zip(np.diff(qo_indptr), lengths, strict=True)
-        keywords["mask"], causal = [np.tri(rows, keys, dtype=bool) for rows, keys in shapes], False
+        triangles = [np.tri(rows, keys, dtype=bool) for rows, keys in shapes]
+        joined = triangles if mask is None else [part & other for part, other in zip(mask, triangles, strict=True)]
+        keywords["mask"], causal = joined, False
     return reference.paged_prefill(q, qo_indptr, *pages, causal=causal, **keywords)
 
 

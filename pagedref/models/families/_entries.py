@@ -35,6 +35,10 @@ class Names:
     def entries(self) -> list[Entry]:
         """Return one entry for each weight of the model.
 
+        Returns
+        -------
+        list of Entry
+
         Raises
         ------
         ContractError
