@@ -17,6 +17,7 @@ copyright = author
 version = release = pagedref.__version__
 
 extensions = [
+    "matplotlib.sphinxext.plot_directive",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
@@ -34,7 +35,7 @@ extensions = [
     "walk",
 ]
 html_math_renderer = "mathml"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "**/sg_execution_times.rst", "sg_execution_times.rst"]  # that page needs a network
 nitpicky = True
 nitpick_ignore_regex: list[tuple[str, str]] = []
 
@@ -52,7 +53,19 @@ try:
     import_module("pagedref_cuda.cache")
 except ImportError:
     suppress_warnings = ["autodoc.import_object"]
-    nitpick_ignore_regex.append(("py:.*", r"pagedref_cuda\..*"))
+    nitpick_ignore_regex.append(("py:.*", r"(pagedref_cuda\..*|device)"))
+
+# Pictures in chapters are drawn from live objects when the site is built.
+plot_pre_code = """
+import matplotlib.pyplot as plt
+import numpy as np
+from pagedref.memory import KVManager
+from pagedref.memory.snapshot import snapshot
+from pagedref.plotting.pictures import draw_entry, draw_pool, draw_tables, draw_timeline, draw_weights
+"""
+plot_formats = [("png", 110)]
+plot_html_show_formats = False
+plot_html_show_source_link = False
 
 # The tutorials are scripts: run when the site is built, with what they print and draw on the page.
 sphinx_gallery_conf = {
@@ -102,4 +115,5 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {page: [] for page in ("index", "semantics", "api", "cuda", "house", "faults", "glossary", "interactive", "gallery")}
+alone = "index semantics api cuda house faults glossary interactive gallery references"
+html_sidebars = {page: [] for page in alone.split()}

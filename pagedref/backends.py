@@ -7,13 +7,15 @@ run. ``numpy`` and ``cuda`` are built in, others are found through the entry-poi
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 from typing import Any
 
 from pagedref.contract import OPERATIONS
 from pagedref.errors import BackendUnavailable
 
-__all__ = ["available", "check", "get", "layers"]
+__all__ = ["available", "check", "get", "layers", "load"]
 
 _GROUP = "pagedref.backends"
 _BUILT_IN = {"numpy": "pagedref.attention", "cuda": "pagedref_cuda"}
@@ -84,6 +86,50 @@ def get(name: str) -> Any:
     except ImportError as error:
         raise BackendUnavailable(f"get: backend {name!r} cannot be imported, got {error}, need its package") from error
     return check(backend, repr(name))
+
+
+def load(name: str) -> Any:
+    """Return a backend that may lack operations, by its name or from any module.
+
+    Parameters
+    ----------
+    name : str
+        ``module:attribute``, found from the working directory as well, or a name as in :func:`get`.
+
+    Returns
+    -------
+    module or object
+
+    Raises
+    ------
+    BackendUnavailable
+        There is no such module or attribute, or the name is unknown.
+
+    Examples
+    --------
+    >>> load("pagedref.attention:state").merge_states.__name__
+    'merge_states'
+    """
+    if ":" not in name:
+        return get(name)
+    module_name, _, path = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = import_module(module_name)
+    except (ImportError, ValueError, SyntaxError) as error:
+        text = f"{type(error).__name__}: {error}"
+        raise BackendUnavailable(
+            f"load: module {module_name!r} cannot be imported, got {text}, need a module on the path or in the working "
+            "directory"
+        ) from error
+    for part in filter(None, path.split(".")):
+        if not hasattr(found, part):
+            raise BackendUnavailable(
+                f"load: {name} is not there, got no attribute {part!r} of {module_name}, need module:attribute"
+            )
+        found = getattr(found, part)
+    return found
 
 
 def layers(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Options and fixtures of the whole suite."""
+"""Options and fixtures of the whole suite; the option itself is that of the plugin which the package installs."""
 
 from __future__ import annotations
 
@@ -8,50 +8,34 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from pagedref import backends
 from pagedref.contract import DTYPES
-from pagedref.errors import PagedRefError
 
 # Where the emulator runs the kernels, tests check all that it can.
 os.environ.setdefault("PAGEDREF_CUDA_CHECKS", "all")
+
+pytest_plugins = ["pagedref.conformance.plugin"]  # the entry point has the same name: it is registered once
 
 settings.register_profile("pagedref", deadline=None)  # a busy machine is no fault
 settings.register_profile("kernels", deadline=None, max_examples=5)  # what runs a kernel without a GPU is slow
 settings.load_profile("pagedref")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Choose the backend that the conformance suite judges."""
-    parser.addoption("--pagedref-backend", default="numpy", help="backend under test: numpy, cuda or an entry point")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a backend that is none once, before hundreds of tests do."""
-    if config.getoption("--pagedref-backend") != "numpy":
+    """Ask less of what runs a kernel without a GPU."""
+    if config.getoption("--pagedref-backend") not in (None, "numpy"):
         settings.load_profile("kernels")
-    try:
-        backends.get(config.getoption("--pagedref-backend"))
-    except PagedRefError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say which backend is judged, and what runs it."""
-    name = config.getoption("--pagedref-backend")
-    describe = getattr(backends.get(name), "device", None)
-    return f"pagedref backend: {name}" + (f" ({describe()})" if callable(describe) else "")
 
 
 @pytest.fixture(scope="session")
-def backend_name(request: pytest.FixtureRequest) -> str:
+def backend_name(pagedref_backend_name: str) -> str:
     """Name of the backend under test."""
-    return str(request.config.getoption("--pagedref-backend"))
+    return pagedref_backend_name
 
 
 @pytest.fixture(scope="session")
-def backend(backend_name: str) -> Any:
+def backend(pagedref_backend: Any) -> Any:
     """The backend under test."""
-    return backends.get(backend_name)
+    return pagedref_backend
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from sphinx.util.nodes import make_refnode
 ROOT = Path(__file__).parents[2]
 NUMBER = re.compile(r"\b[SL][1-9][0-9]?\b")
 SECTION = re.compile(r"^\.\. _([SL]\d+):\n\n([^\n]+)\n~+\n\n(.*?)(?=^\.\. _|^[^\n]+\n[-~]{3,}\n|\Z)", flags=re.M | re.S)
+FAULT = re.compile(r"^\.\. _(P\d+):\n\n([^\n]+)\n~+\n\n(.*?)(?=^\.\. _|\Z)", flags=re.M | re.S)
 RAISERS = ("fail", "refuse")  # functions that raise, by the words of the error
 MISTAKES = ("Slip", "MoveSlip")
 
@@ -36,6 +37,8 @@ class Sources(NamedTuple):
     tests: dict[str, list[str]]
     mistakes: dict[str, list[str]]
     chapters: dict[str, list[str]]
+    checks: dict[str, list[str]]
+    faults: dict[str, list[str]]
 
 
 class Uses(nodes.General, nodes.Element):
@@ -77,7 +80,7 @@ def error_text(node: ast.Call) -> str:
 
 def scan() -> Sources:
     """Read errors and declared mistakes from the package, tests from the tests, and which chapter names which rule."""
-    found = Sources(*(defaultdict(list) for _ in range(4)))
+    found = Sources(*(defaultdict(list) for _ in Sources._fields))
     for path in sorted((ROOT / "pagedref").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
@@ -87,15 +90,26 @@ def scan() -> Sources:
             elif isinstance(node, ast.Call) and name_of(node.func) in MISTAKES and len(node.args) >= 3:
                 found.mistakes[words(node.args[2])].append(words(node.args[1]))
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        text, where = path.read_text(), path.relative_to(ROOT)
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                for rule in set(NUMBER.findall(ast.get_source_segment(text, node) or "")):
-                    found.tests[rule].append(f"{where} · {node.name}")
+        note_functions(found.tests, path, path.relative_to(ROOT))
+    for path in sorted((ROOT / "pagedref" / "conformance").glob("[!_]*.py")):
+        if "slips" not in path.stem:
+            note_functions(found.checks, path, path.relative_to(ROOT))
+    for number, _, text in FAULT.findall((ROOT / "docs" / "faults.rst").read_text()):
+        for rule in set(NUMBER.findall(text)):
+            found.faults[rule].append(number)
     for path in sorted((ROOT / "docs" / "spec").glob("*.rst")):
         for rule in set(NUMBER.findall(path.read_text())):
             found.chapters[rule].append(f"/spec/{path.stem}")
     return found
+
+
+def note_functions(table: dict[str, list[str]], path: Path, where: Path) -> None:
+    """Note the functions and classes of a module whose source names a rule."""
+    text = path.read_text()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for rule in set(NUMBER.findall(ast.get_source_segment(text, node) or "")):
+                table[rule].append(f"{where} · {node.name}")
 
 
 def note(table: dict[str, list[str]], text: str) -> None:
@@ -106,7 +120,10 @@ def note(table: dict[str, list[str]], text: str) -> None:
 
 def listed(title: str, lines: list[str], form: str) -> list[str]:
     """Return a rubric and its list, or nothing."""
-    return ["", f".. rubric:: {title}", "", *(f"- {form.format(line)}" for line in sorted(lines))] if lines else []
+    if not lines:
+        return []
+    items = [f"- {form.format(line)}" for line in sorted(lines)]
+    return ["", f".. rubric:: {title}", "", ".. rst-class:: rests", "", *items]
 
 
 def page(rule: str, title: str, text: str, found: Sources) -> str:
@@ -115,6 +132,8 @@ def page(rule: str, title: str, text: str, found: Sources) -> str:
     lines += [f".. rule-uses:: {rule}"]
     lines += listed("Errors that say so", found.errors[rule], "``{}``")
     lines += listed("Mistakes that the conformance suite knows by name", found.mistakes[rule], "{}")
+    lines += listed("Faults of public systems that break it", found.faults[rule], ":ref:`{}`")
+    lines += listed("Checks of every backend", found.checks[rule], "``{}``")
     lines += listed("Tests", found.tests[rule], "``{}``")
     lines += listed("Chapters", found.chapters[rule], ":doc:`{}`")
     return "\n".join(lines) + "\n"
@@ -187,7 +206,7 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             app._rules_of_names = list(docstrings(app.env.get_domain("py").data["objects"]))  # type: ignore[attr-defined]
         objects = app.env.get_domain("py").data["objects"]
         names = sorted(name for name, its in app._rules_of_names if node["rule"] in its)  # type: ignore[attr-defined]
-        items = nodes.bullet_list()
+        items = nodes.bullet_list(classes=["rests"])
         for name in names:
             entry = objects[name]
             text = nodes.literal(name, name)
@@ -197,6 +216,7 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_css_file("rules.css")
     app.add_node(Uses)
     app.add_directive("rule-uses", RuleUses)
     app.connect("builder-inited", write_pages)

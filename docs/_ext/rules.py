@@ -1,6 +1,7 @@
 """Turn numbers into links: the rule ``S5`` and the fault ``P08`` in prose, and ``:law:`L3``` where a law is meant.
 
-A rule leads to its page (rule_pages.py), a fault to its place in faults.rst. A number without a label is a warning. ``:report:`owner/name#12``` links to a public report.
+A rule leads to its page (rule_pages.py), a fault to its place in faults.rst. A number without a label is a warning.
+``:report:`owner/name#12``` links to a public report.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ def write_again(tokens: np.ndarray, steps: int) -> np.ndarray:
 
 
 # %%
-# But the key of token 3 is made of token 3 alone: it is the same when token 4 is written, and when token 500 is. So
-# keep it. What is kept is called the **KV cache**: the keys and values of all tokens so far. A new token adds one row
-# to each.
+# But the key of token 3 is made of token 3 alone: it is the same when token 4 is written, and when token 500 is. (In a
+# model of many layers, of token 3 and those before it. They do not change any more, either.) So keep it. What is kept
+# is called the **KV cache**: the keys and values of all tokens so far. A new token adds one row to each.
 
 
 def write_with_cache(tokens: np.ndarray, steps: int) -> np.ndarray:
@@ -135,8 +135,10 @@ axes[0].legend()
 plt.show()
 
 # %%
-# Nothing is free: the right picture is the price. The cache grows by two rows for every token, and a real model has one
-# such pair for every layer and every head. This is the size of one token in two of them:
+# Nothing is free: the right picture is the price. The cache grows by two rows for every token. A real model has many
+# layers, one after the other, and in each several **heads**: attentions side by side, each with keys and values of its
+# own. This is the size of one token in two of them (``page_size`` is what the next tutorials are about, and does not
+# matter here):
 
 from pagedref import CacheSpec
 

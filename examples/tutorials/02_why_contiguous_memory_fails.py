@@ -39,8 +39,8 @@ for rule, room in rooms.items():
 
 # %%
 # Even the oracle keeps room for tokens that come later: in the middle of its answer, a request holds room that is
-# **reserved**, empty now and used in a while. Here is one pool of 4,000 slots at the moment when the request has 70
-# tokens:
+# **reserved**, empty now and used in a while. Call the memory that all requests share the **pool**. Here is one of
+# 4,000 slots, at the moment when the request has 70 tokens:
 
 states = ("token states", "reserved", "internal", "external")
 colours = ("#0072B2", "#56B4E9", "#E69F00", "#DDDDDD")

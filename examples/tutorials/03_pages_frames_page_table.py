@@ -71,7 +71,9 @@ for page in (0, 1):
     print("entry of page", page, "is", hex(table.entry(page)))
 
 # %%
-# Each entry is one 64-bit word: the frame in the upper half, flags in the lowest bits. This is the one of page 1:
+# Each entry is one 64-bit word: the frame in the upper half, **flags** in the lowest bits. *Present* says that there is
+# a frame, *writable* that this sequence may write to it; the others wait until :ref:`tutorial-sharing`. This is the
+# entry of page 1:
 
 fig, axes = plt.subplots(figsize=(9, 2.2), layout="constrained")
 draw_entry(axes, table.entry(1))
@@ -141,11 +143,13 @@ for count in (6, 3):
 
 # %%
 # Positions 6 and 7 went into the page that was there; position 8 took a third frame, on demand. What one request wastes
-# is at most the rest of its last page, whatever it will grow to:
+# is at most the rest of its last page, whatever it will grow to. (Letters are flags that are set: P present, W
+# writable, A accessed, D dirty, which is to say written.)
 
 fig, axes = plt.subplots(figsize=(8, 5), layout="constrained")
 draw_tables(axes, snapshot(manager))
 plt.show()
+# sphinx_gallery_thumbnail_number = 2
 
 # %%
 # Attention of many sequences gets their tables as one array with a row for each, the **block_table**:

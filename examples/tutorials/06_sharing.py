@@ -34,7 +34,7 @@ print("holders of each frame:", manager.refcount)
 
 # %%
 # The fork took no frame: it is a second table with the same numbers in it. Each frame counts its **holders**. A frame
-# is free again when its last holder lets go.
+# is free again when its last holder lets go. And look at the flags: S, shared, has come, and W, writable, has gone.
 
 fig, axes = plt.subplots(figsize=(8, 5), layout="constrained")
 draw_tables(axes, snapshot(manager))
@@ -61,6 +61,7 @@ plan = manager.reserve(parent, 1)
 print("to copy:", plan.src, " slot:", manager.slots(parent, 1))
 manager.commit(parent, 1)
 
+# %%
 fig, axes = plt.subplots(figsize=(9, 3), layout="constrained")
 draw_pool(axes, snapshot(manager))
 plt.show()
@@ -73,7 +74,8 @@ plt.show()
 # --------
 #
 # The same saving without a fork: a request arrives whose prompt begins like one that was here before. The manager
-# remembers the tokens of every *full* page, and **hits** when a prompt has the same tokens from the start.
+# remembers the tokens of every *full* page, and **hits** when a prompt has the same tokens from the start. To **admit**
+# a prompt is to look it up, take the pages that were found, and make room for the rest:
 
 manager = KVManager(num_frames=12, page_size=4)
 document = list(range(100, 110))  # ten tokens: two full pages, and two tokens more

@@ -130,29 +130,34 @@ print(need, "fits" if need.fits else "waits")
 
 SYSTEM = "the food of owl is figs tea . the gift of dog is lamp ring . "
 prompts = [encode(SYSTEM + question) for question in ("food of owl :", "gift of dog :") * 4]
-model, params = load_model("tiny"), SamplingParams(max_tokens=24, ignore_eos=True)
+model = load_model("tiny")
+params = SamplingParams(max_tokens=24, ignore_eos=True)  # write 24 tokens, whatever they are
 
 
 def serve(**config):
-    """Run all prompts; return their texts, what the engine counted, and how the memory looked in each step."""
-    engine, looks = Engine(model, EngineConfig(page_size=4, token_budget=16, max_running=8, **config)), []
+    """Run all prompts; return their texts, what was counted, and how the memory looked in each step."""
+    looks = []  # at most 16 tokens are computed in a step, and 8 requests run at once
+    engine = Engine(model, EngineConfig(page_size=4, token_budget=16, max_running=8, **config))
     engine.on_step = lambda: looks.append(snapshot(engine.cache.manager))
     return [one.text for one in engine.generate(prompts, params)], engine.metrics(), looks
 
 
 texts, metrics, looks = serve(num_frames=20, watermark=0)
+print(f"{metrics.recomputed} preemptions in {metrics.steps} steps")
+
+# %%
 fig, axes = plt.subplots(figsize=(9, 4), layout="constrained")
 draw_timeline(axes, looks)
 axes.set_xlabel("step")
 plt.show()
-print(f"{metrics.recomputed} preemptions in {metrics.steps} steps, {metrics.prompt_tokens} prompt tokens computed")
 
 # %%
 # Each colour is a request, grey is cached, white is free; a dot marks a frame that several hold. The words are those
 # that everybody would have got alone:
 
 roomy, plenty, _ = serve(num_frames=200)
-print("the same texts:", texts == roomy, f" with room for all: {plenty.recomputed} preemptions")
+print("the same texts:", texts == roomy)
+print(f"with room for all: {plenty.recomputed} preemptions")
 
 # %%
 # What does the watermark do? And what if every request sets all frames aside that it might ever need?

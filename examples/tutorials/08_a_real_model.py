@@ -9,6 +9,8 @@
 Everything so far was built around attention. Here a whole model runs through it, and we look at each station: tokens,
 pages, prefill, decode, and the bill. """
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -30,8 +32,9 @@ from pagedref.plotting.pictures import draw_pool, draw_tables
 is_real = (cache_directory() / PUBLISHED["smollm2"].filename).exists()
 model = pagedref.load_model("smollm2" if is_real else "tiny")
 config = model.config
-print("this page was made with", "SmolLM2-135M-Instruct" if is_real else "the tiny model of the package")
-print(f"{config.num_layers} layers, {config.num_kv_heads} heads of {config.head_dim} numbers for keys and for values")
+name = "SmolLM2-135M-Instruct" if is_real else "the tiny model of the package"
+print("this page was made with", name)
+print(f"{config.num_layers} layers, {config.num_kv_heads} heads of {config.head_dim} for keys and values")
 
 # %%
 # A model is a stack of layers like the one in :ref:`tutorial-cache`; each has its own keys and values. A token has the
@@ -41,16 +44,17 @@ print(f"{config.num_layers} layers, {config.num_kv_heads} heads of {config.head_
 # From text to tokens
 # -------------------
 #
-# A **tokenizer** cuts a text into pieces that the model knows, and numbers them. A model that was trained for chats
-# expects some words around the question, its **chat template**:
+# A **tokenizer** cuts a text into pieces that the model knows, its **vocabulary**, and numbers them. A model that was
+# trained for chats expects some words around the question, its **chat template**:
 
-if is_real:
-    question = "What is the capital of France?"
-else:
-    question = "the home of camel is barn cave . the colour of heron is amber teal . what is the colour of heron ?"
+question = "What is the capital of France?"
+if not is_real:
+    told = "the home of camel is barn cave . the colour of heron is amber teal . "
+    question = told + "what is the colour of heron ?"
 ids = model.encode(question)
 pieces = [model.tokenizer.decode([token]) or "<>" for token in ids]  # signs that are no text
-print(len(ids), "tokens:", *(repr(piece)[1:-1] for piece in pieces), sep=" | ")
+print(len(ids), "tokens")
+print(textwrap.fill(" | ".join(repr(piece)[1:-1] for piece in pieces), 80))
 
 # %%
 # Prefill
@@ -97,7 +101,8 @@ print(text)
 
 written = pieces + [model.tokenizer.decode([token]) for token in answer[:-1]]
 words = [""] * (8 * 8)
-for slot, word in zip(cache.manager.slot_mapping([sequence], 0, len(written)), written, strict=True):
+slots = cache.manager.slot_mapping([sequence], 0, len(written))
+for slot, word in zip(slots, written, strict=True):
     words[slot] = word.strip()
 fig, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
 draw_pool(axes, snapshot(cache.manager), words=words, columns=2)
@@ -120,15 +125,17 @@ plt.show()
 bill = cache.memory_report()
 print(f"{bill.num_tokens} tokens of {bill.bytes_per_token:,} bytes each, in {bill.frames_held} frames")
 print(f"held: {bill.bytes_held:,} bytes")
-print(f"of which the empty end of the last page: {bill.bytes_wasted:,} bytes, {bill.waste:.1%}")
-print(f"room for {config.max_model_len:,} tokens: {config.max_model_len * bill.bytes_per_token:,} bytes")
+print(f"of it the empty end of the last page: {bill.bytes_wasted:,} bytes, {bill.waste:.1%}")
+longest = config.max_model_len
+print(f"room for {longest:,} tokens: {longest * bill.bytes_per_token:,} bytes")
 print("frames held after each token:", held)
 
 # %%
 # The size of a page is a matter of memory, not of meaning. In pages of 1, 16 and 100 the answer is the same:
 
 for page_size in (1, 16, 100):
-    print(f"page_size {page_size:3}: {model.generate([ids], 24, page_size=page_size)[0].text}")
+    (again,) = model.generate([ids], 24, page_size=page_size)
+    print(f"page_size {page_size:3}: {again.text}")
 
 # %%
 # Several at once
@@ -142,8 +149,15 @@ engine = Engine(model, EngineConfig(num_frames=32, page_size=4))
 
 def signs() -> str:
     """Return one sign for each frame."""
-    owner = ["*" if one.is_shared else "ABC"[one.holders[0][0]] if one.holders else None for one in engine.frames()]
-    return "".join(sign or "+" if one.cached else sign or "." for sign, one in zip(owner, engine.frames(), strict=True))
+    line = ""
+    for frame in engine.frames():
+        if frame.is_shared:
+            line += "*"
+        elif frame.holders:
+            line += "ABC"[frame.holders[0][0]]
+        else:
+            line += "+" if frame.cached else "."
+    return line
 
 
 for _ in range(3):

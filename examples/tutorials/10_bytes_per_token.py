@@ -6,11 +6,11 @@
 
 *Paging wastes next to nothing, and memory is still full. Can a token be made smaller, and what do we lose with it?*
 
-What a token takes is a product:
+What a token takes is a product; the heads are those of keys and values:
 
 .. code-block:: text
 
-   bytes per token = layers x heads of keys and values x (numbers of a key + numbers of a value) x bytes of a number
+   layers x heads x (numbers of a key + numbers of a value) x bytes of a number
 
 So there are few things to save on: the heads, the number of tokens that are kept, the numbers themselves, and the bytes
 of each. Models have been built for each of the first three. The last one is ours to choose, and it has a price.
@@ -36,34 +36,38 @@ from pagedref.simulate import cache_cost
 
 CONTEXT = 32_768
 MODELS = ("opt-13b", "llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "deepseek-v3")
-print("model          layers  heads  bytes per token      GB")
+print("model          layers  heads  window  bytes per token      GB")
 for name in MODELS:
     cost = cache_cost(name)
-    depth, heads = sum(kind.number for kind, _ in cost.layers), cost.layers[0][0].heads
-    print(f"{name:14} {depth:6}  {heads:5}  {cost.bytes_per_token:15,}  {cost.bytes_for(CONTEXT) / 1e9:6.2f}")
+    depth, first = sum(kind.number for kind, _ in cost.layers), cost.layers[0][0]
+    size = cost.bytes_for(CONTEXT) / 1e9
+    print(f"{name:14} {depth:6}  {first.heads:5}  {first.window or '':>6}  {cost.bytes_per_token:15,}  {size:6.2f}")
 
+# %%
 fig, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-lengths = 2 ** np.arange(7, 16)
+lengths = [2**power for power in range(7, 16)]
 for name in MODELS:
-    axes.loglog(lengths, [cache_cost(name).bytes_for(int(n)) / 1e9 for n in lengths], marker="o", ms=3, label=name)
+    sizes = [cache_cost(name).bytes_for(length) / 1e9 for length in lengths]
+    axes.loglog(lengths, sizes, marker="o", markersize=3, label=name)
 axes.set(xlabel="tokens", ylabel="GB for one text")
 axes.grid(alpha=0.3)
 axes.legend()
 plt.show()
 
 # %%
-# **Grouped heads (GQA).** OPT has a head of keys for each head of queries. Llama has four heads of queries to one of
-# keys and values. Queries are not stored, so the cache shrinks to a quarter. (And one read of a key serves four
-# queries.)
+# **Grouped heads (GQA).** OPT has a head of keys for each head of queries. In Llama, Gemma and gpt-oss, a group of
+# query heads shares one. Queries are not stored, so the cache shrinks by the size of the group. (And one read of a key
+# serves all of them.)
 #
-# **Windows.** In some layers of Gemma and gpt-oss, a query sees only the last tokens: 1,024 or 128 of them. What has
-# left the window is never read again, and its frames go back to the pool. A **window** of 8 on a text of 40 tokens:
+# **Windows.** In some layers of Gemma and gpt-oss, a query sees only the last tokens, as many as the table says. What
+# has left the window is never read again, and its frames go back to the pool. A **window** of 8 on a text of 40 tokens:
 
 manager = KVManager(num_frames=12, page_size=4)
 sequence = manager.add()
 manager.reserve(sequence, 40)
 manager.commit(sequence, 40)
-print(manager.release_window(sequence, 8), "frames go back; the table:", manager.block_table([sequence])[0])
+print(manager.release_window(sequence, 8), "frames go back")
+print("the table:", manager.block_table([sequence])[0])
 
 # %%
 # Half of the layers of gpt-oss stop growing at 128 tokens, and most of those of Gemma at 1,024: there its curve bends.
@@ -73,12 +77,13 @@ print(manager.release_window(sequence, 8), "frames go back; the table:", manager
 # but it is not needed: the product of a query with a key is the product of *another* query with the latent.
 
 rng = np.random.default_rng(0)
-to_key, latent, query = rng.standard_normal((8, 4)), rng.standard_normal(4), rng.standard_normal(8)
+to_key = rng.standard_normal((8, 4))
+latent, query = rng.standard_normal(4), rng.standard_normal(8)
 print("query with key:       ", query @ (to_key @ latent))
 print("new query with latent:", (to_key.T @ query) @ latent)
 
 # %%
-# So all heads read the same latents, and what looks like 128 heads to the model is one to the cache (S13).
+# So all heads read the same latents, and what looks like many heads to the model is one to the cache (S13).
 #
 # Fewer bits: a scale and what it covers
 # --------------------------------------
@@ -96,14 +101,15 @@ def stored_and_read(numbers: np.ndarray, form: KVFormat) -> np.ndarray:
 
 int8 = KVFormat.named("int8")
 row = np.array([[0.5, -1.0, 0.25, 0.03]], np.float32)
-print("small: ", stored_and_read(row, int8).round(3))
+print("small:           ", stored_and_read(row, int8).round(3))
 row[0, 1] = -100
 print("with a large one:", stored_and_read(row, int8).round(3))
 
 # %%
 # All numbers under one scale are rounded to steps of one size. So **the largest number sets the error of all others**:
 # beside the hundred, the small ones are gone. That is why one asks what a scale covers. In ``int8`` it is one head of
-# one token (S17). A float needs none: each number has an exponent of its own. With four bits there are fifteen steps,
+# one token (S17). A float needs none: each number has an exponent of its own. (``e4m3fn`` and ``e5m2`` are floats of
+# eight bits: four or five of exponent, three or two of fraction, and a sign.) With four bits there are fifteen steps,
 # and one scale for 64 numbers is too coarse; ``int4`` has a scale for each group of 32, and a **zero point**, which
 # moves the fifteen steps to where the numbers of the group are. Scales and zero points take memory too:
 
@@ -118,7 +124,8 @@ model = pagedref.load_model("tiny")
 ids = encode("the colour of heron is amber teal . what is the colour of heron ?")
 for name in ("float32", "e4m3fn", "int8"):
     (answer,) = model.generate([ids], max_tokens=6, kv_format=name)
-    print(f"{name:>7}: {answer.memory.bytes_per_token:5} bytes per token, {decode(answer.token_ids)}")
+    text, size = decode(answer.token_ids), answer.memory.bytes_per_token
+    print(f"{name:>7}: {size:5} bytes per token, {text}")
 
 # %%
 # Bytes against error
@@ -163,10 +170,10 @@ print(f"keys {4.8 / 127 / 12**0.5:.2%}, values {2.9 / 127 / 12**0.5:.2%}")
 #
 # **Keys are harder than values.** Look at the last line: with four bits and one scale, keys alone change the perplexity
 # by a quarter, and values alone hardly at all. Two things come together. The largest key of a head stands out more, and
-# it is in the same channel for nearly all tokens: some channels of keys are simply large, and the numbers beside them
-# pay for it. Z. Liu et al. (*KIVI*, ICML 2024) saw the same in large models. And an error does different things. The
-# output is a mean of values, and in a mean, errors cancel. A key goes into a score, and a score into an exponential:
-# there an error moves weight from one token to another.
+# it is in the same channel (place in the vector) for nearly all tokens: some channels of keys are simply large, and the
+# numbers beside them pay for it. Z. Liu et al. (*KIVI*, ICML 2024) saw the same in large models. And an error does
+# different things. The output is a mean of values, and in a mean, errors cancel. A key goes into a score, and a score
+# into an exponential: there an error moves weight from one token to another.
 #
 # **Groups and zero points buy back most of it.** ``int4`` halves the error of keys, for a third more bytes.
 #

@@ -8,26 +8,16 @@
 what would change if you had pages?*
 
 You need a file of request lengths, or none: traffic can be drawn. No model, no GPU. A **replay** runs the same
-scheduler and the same memory manager as an engine does, with everything in it but the arithmetic.
+memory manager as an engine, and the same **scheduler**, which decides who runs in which step. Only the arithmetic is
+left out.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from pagedref.scheduling import Limits
-from pagedref.simulate import (
-    UNIT,
-    Request,
-    Scenario,
-    Synthetic,
-    cache_cost,
-    hit_rates,
-    jobs_of,
-    lru_curve,
-    page_uses,
-    replay,
-    sweep,
-)
+from pagedref.simulate import UNIT, Request, Scenario, Synthetic, cache_cost, jobs_of, replay, sweep
+from pagedref.simulate.hits import hit_rates, lru_curve, page_uses
 
 # %%
 # One request
@@ -37,12 +27,14 @@ from pagedref.simulate import (
 # stops at 100 tokens, alone in a pool with room for 4,000, as in :ref:`tutorial-contiguous`. Here is its last step, in
 # contiguous memory and in pages of 16:
 
-trace = [Request(arrival=0, prompt_len=1, output_len=100)]  # 100 tokens are stored: the last one never is
+trace = [Request(arrival=0, prompt_len=1, output_len=100)]  # 100 are stored: the last never is
 last = {}
 for policy, slots in (("contiguous-max", 4000), ("paged", 112)):
-    scenario = Scenario(slots=slots, policy=policy, max_len=4000, service=UNIT)
-    replay(trace, scenario, by_step=lambda running, waste, policy=policy: last.update({policy: waste}))
-    print(f"{policy:14} {last[policy]}, {1 - last[policy].token_states / slots:.1%} of {slots:,} slots wasted")
+    scenario, steps = Scenario(slots=slots, policy=policy, max_len=4000, service=UNIT), []
+    replay(trace, scenario, by_step=lambda running, waste, steps=steps: steps.append(waste))
+    last[policy] = steps[-1]
+    print(f"{policy}: {1 - last[policy].token_states / slots:.1%} of {slots:,} slots are wasted")
+    print("  ", last[policy])
 
 # %%
 # Many requests
@@ -63,12 +55,14 @@ print("policy                        tokens  at once")
 for one in runs:
     print(f"{one.policy:28}{one.token_state_share:8.0%}{one.mean_running:9.1f}")
 
+# %%
 fig, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
 left, look = np.zeros(len(runs)), {"edgecolor": "#333333", "linewidth": 0.5}
-kinds = {"token states": "#0072B2", "reserved": "#56B4E9", "internal": "#E69F00", "external": "#DDDDDD"}
-for kind, colour in kinds.items():
-    share = np.array([getattr(one, kind.replace("states", "state").replace(" ", "_") + "_share") for one in runs])
-    axes.barh([one.policy for one in runs], share, left=left, color=colour, label=kind, **look)
+kinds = ("token_state", "reserved", "internal", "external")
+for kind, colour in zip(kinds, ("#0072B2", "#56B4E9", "#E69F00", "#DDDDDD"), strict=True):
+    share = np.array([getattr(one, kind + "_share") for one in runs])
+    label = kind.replace("token_state", "token states")
+    axes.barh([one.policy for one in runs], share, left=left, color=colour, label=label, **look)
     left += share
 axes.invert_yaxis()
 axes.set(xlabel="share of the pool, mean over all steps", xlim=(0, 1))
@@ -101,7 +95,8 @@ plt.show()
 
 for run in sweep(jobs_of(chats, busy, page_size=[1, 16, 128])):
     one = run.summary
-    print(f"pages of {one.page_size:3}: {one.reserved_share + one.internal_share:5.1%} empty ends")
+    ends = one.reserved_share + one.internal_share
+    print(f"pages of {one.page_size:3}: {ends:5.1%} empty ends")
 
 # %%
 # When memory runs short
@@ -110,7 +105,7 @@ for run in sweep(jobs_of(chats, busy, page_size=[1, 16, 128])):
 # The three answers of :ref:`tutorial-pressure`, on long prompts that arrive over time: a victim is computed again, is
 # swapped, or is never needed because everything is set aside.
 
-heavy = Synthetic(requests=300, rate=4.0, prompt_mean=1000, output_mean=200, prompt_sigma=0.5, seed=4)
+heavy = Synthetic(300, rate=4.0, prompt_mean=1000, output_mean=200, prompt_sigma=0.5, seed=4)
 rules = {
     "recompute": {},
     "swap": {"preemption": "swap", "host_slots": 100_000},
@@ -118,12 +113,11 @@ rules = {
     "watermark": {"watermark": 200},
 }
 print("                preemptions  at once  tokens/s")
-throughput = {}
 for name, rule in rules.items():
     limits = Limits(token_budget=2048, preemption=rule.pop("preemption", "recompute"))
     one = replay(heavy, Scenario(slots=SLOTS, limits=limits, **rule)).summary
-    throughput[name] = one.output_tokens_per_second
-    print(f"{name:14}{one.preemptions:13}{one.mean_running:9.1f}{one.output_tokens_per_second:10.0f}")
+    speed = one.output_tokens_per_second
+    print(f"{name:14}{one.preemptions:13}{one.mean_running:9.1f}{speed:10.0f}")
 
 # %%
 # More requests at once is not always better: what was computed for a victim may be lost. Look at all three columns.
@@ -135,7 +129,7 @@ for name, rule in rules.items():
 # size. Here 1,500 drawn prompts begin with one of 200 texts, some often and some rarely. For LRU, one pass gives the
 # whole curve; *belady* is the best that any policy could do, because it knows the future.
 
-prompts = Synthetic(requests=1500, prompt_mean=600, prefixes=200, zipf=0.9, prefix_len=512, page_size=16, seed=3)
+prompts = Synthetic(1500, prompt_mean=600, prefixes=200, zipf=0.9, prefix_len=512, seed=3)
 uses = page_uses(prompts, 16)
 sizes = np.geomspace(100, 20_000, 40).astype(int)
 curve = [one.token_hit_rate for one in lru_curve(uses, sizes)]
@@ -155,7 +149,7 @@ plt.show()
 #
 # .. code-block:: console
 #
-#    $ pagedref simulate trace.jsonl --page-size 512 --cache-pages 1000,10000,50000 --eviction lru,fifo,belady
+#    $ pagedref simulate trace.jsonl --page-size 512 --cache-pages 1000,10000 --eviction lru,belady
 #
 # The study that introduced paged attention is repeated in ``examples/published_study.py``, with the published numbers
 # beside ours; :doc:`/gallery` has more of these figures.

@@ -1,7 +1,9 @@
 """The command ``pagedref``: ``generate`` answers and shows what the memory did, ``demo`` compares the backends,
-``simulate`` replays traces under memory policies, ``size`` says what a model's cache costs.
+``simulate`` replays traces under memory policies, ``size`` says what a model's cache costs,
+``conform`` judges a kernel.
 
-Exit status: 0, 2 for wrong input (one line on standard error, no traceback), 130 when interrupted.
+Exit status: 0, 1 for a verdict that something is wrong, 2 for wrong input (one line on standard error, no traceback),
+130 when interrupted.
 """
 
 from __future__ import annotations
@@ -14,14 +16,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from pagedref.cli import _bench, _demo, _generate, _simulate, _size
+from pagedref.cli import _bench, _conform, _demo, _generate, _simulate, _size, _vectors
 from pagedref.cli._generate import memory_lines
 from pagedref.errors import PagedRefError
 
 __all__ = ["main", "memory_lines"]
 
 # One module per command; each enters itself.
-COMMANDS = (_generate.add_command, _bench.add_command, _demo.add_command, _simulate.add_command, _size.add_command)
+COMMANDS = (
+    _generate.add_command,
+    _bench.add_command,
+    _conform.add_command,
+    _demo.add_command,
+    _simulate.add_command,
+    _size.add_command,
+    _vectors.add_command,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add_command"]
 
 _SHARES = (50, 90, 99)
+_MOST = 2**31  # tokens
 
 
 def add_command(commands: Any) -> None:
@@ -53,25 +54,28 @@ def add_command(commands: Any) -> None:
 
 
 def _span(text: str) -> tuple[int, int]:
-    """Read ``N`` or ``A-B``, 1 <= A <= B."""
+    """Read ``N`` or ``A-B``, 1 <= A <= B < `_MOST`."""
     first, dash, last = text.partition("-")
     try:
         least = int(first)
         most = int(last) if dash else least
     except ValueError:
         raise argparse.ArgumentTypeError(f"is no length, got {text!r}, need N or A-B") from None
-    if not 1 <= least <= most:
-        raise argparse.ArgumentTypeError(f"is out of range, got {text!r}, need 1 <= A <= B")
+    if not 1 <= least <= most < _MOST:
+        raise argparse.ArgumentTypeError(f"is out of range, got {text!r}, need 1 <= A <= B < {_MOST}")
     return least, most
 
 
 def _bench(options: argparse.Namespace) -> int:
     """Measure and print."""
+    from pagedref.memory._numbers import whole_number
     from pagedref.models.fields import count
     from pagedref.models.model import load_model
 
     for name in ("requests", "running", "page_size"):
         count("bench", name, getattr(options, name))
+    whole_number("bench", "seed", options.seed)
+    whole_number("bench", "shared", options.shared)
     found = measure(load_model(options.model, options.backend), options)
     text = json.dumps(found, indent=1)
     if options.json == "-":
@@ -87,16 +91,19 @@ def measure(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     """Serve the requests once; the figures, in tokens, seconds and bytes."""
     from pagedref.engine import Engine, EngineConfig
     from pagedref.models.draft import Speculation
+    from pagedref.models.fields import refuse
     from pagedref.models.sampling import SamplingParams
 
     rng = np.random.default_rng(options.seed)
     config, size = model.config, options.page_size
+    if (longest := options.shared + options.prompt_tokens[1]) > config.max_model_len:
+        refuse("bench", "prompt_tokens", "are too long", longest, f"at most {config.max_model_len} with the shared ones")
     vocab = np.setdiff1d(np.arange(config.vocab_size), np.array(sorted(config.eos_token_ids)))
-    shared = rng.choice(vocab, max(0, options.shared)).tolist()
+    shared = rng.choice(vocab, options.shared).tolist()
     lengths = rng.integers(options.prompt_tokens[0], options.prompt_tokens[1] + 1, options.requests)
     prompts = [shared + rng.choice(vocab, length).tolist() for length in lengths]
     new = rng.integers(options.new_tokens[0], options.new_tokens[1] + 1, options.requests).tolist()
-    longest = min(len(shared) + options.prompt_tokens[1] + options.new_tokens[1], config.max_model_len)
+    longest = min(longest + options.new_tokens[1], config.max_model_len)
     frames = min(options.running, options.requests) * -(-longest // size)
     engine = Engine(
         model,

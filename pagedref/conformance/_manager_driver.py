@@ -14,6 +14,8 @@ __all__ = ["Driver", "Problem"]
 
 Content = tuple[Hashable, tuple[int, ...]]
 
+_LAST, _NEXT = 5, 7  # tokens that no program uses
+
 
 class Problem(AssertionError):
     """A rule that the manager broke.
@@ -59,7 +61,7 @@ class Driver:
         self.manager, self.num_frames, self.page_size = manager, num_frames, page_size
         self.live: dict[int, _Sequence] = {}
         self.pool: dict[tuple[int, int], Content] = {}
-        self.published: dict[Content, int] = {}  # a whole page that was committed, and the first frame of it
+        self.published: dict[Content, set[int]] = {}  # whole pages that were committed, and all frames of them
         self.released: dict[int, int] = {}  # when the last holder of a frame gave it back
         self.unwritten: set[Content] = set()  # whole pages that were promised and not committed
         self.tables: dict[int, list[int]] = {}
@@ -75,10 +77,11 @@ class Driver:
         keys = {"space": space} if space is not None else {}
         held, hit = self._held(), self._known_hit(tokens, space)
         need = self._pages(len(tokens)) - hit // self.page_size
-        idle = {self.published[content] for content in self._chain(tokens, space)[: hit // self.page_size]} - held
-        room = self.num_frames - len(held) - len(idle)
-        hit = self._attempt(lambda: self.manager.begin(seq, list(tokens), **keys), need, room, f"begin of {len(tokens)}")
-        hit = int(hit or 0)
+        pages = self._chain(tokens, space)[: hit // self.page_size]
+        idle = sum(bool(self.published[content] - held) for content in pages)  # needed, hence not available
+        room = self.num_frames - len(held) - idle
+        call = lambda: self.manager.begin(seq, list(tokens), **keys)  # noqa: E731
+        hit = int(self._attempt(call, need, room, f"begin of {len(tokens)}") or 0)
         sequence = _Sequence(list(tokens), hit, space)
         self.live[seq] = sequence
         self._judge_hit(seq, sequence, hit)
@@ -116,11 +119,14 @@ class Driver:
             page, offset = divmod(position, self.page_size)
             self.pool[table[page], offset] = sequence.space, tuple(sequence.tokens[: position + 1])
         self._attempt(lambda: self.manager.commit(seq), 0, self.num_frames, "commit")
-        sequence.written = len(sequence.tokens)
-        for page in range(len(sequence.tokens) // self.page_size):
+        begun, sequence.written = sequence.written // self.page_size, len(sequence.tokens)
+        for page in range(begun, len(sequence.tokens) // self.page_size):
             content = sequence.page(page, self.page_size)
             self.unwritten.discard(content)
-            self.published.setdefault(content, table[page])
+            frames = self.published.setdefault(content, set())
+            if not any(self._resident(content, frame) for frame in frames - {table[page]}):
+                frames.clear()  # all were given up: it begins anew
+            frames.add(table[page])
         self._look()
 
     def fork(self, parent: int, child: int) -> None:
@@ -165,7 +171,7 @@ class Driver:
             self.free(seq)
         size = self.num_frames * self.page_size
         try:
-            self.begin(-1, [-1] * size)
+            self.begin(-1, [_LAST] * size)
         except MemoryError as error:
             self._fail("leak", "S25", f"with no sequence left, a prompt of the whole pool was refused: {error}")
         self.free(-1)
@@ -193,12 +199,13 @@ class Driver:
         return self.pool.get((frame, self.page_size - 1)) == content
 
     def _known_hit(self, tokens: Sequence[int], space: Hashable) -> int:
-        """Return what must be hit: pages that were committed and whose first frame still has them."""
+        """Return what must be hit: pages that were committed and whose frames all still have them."""
         if not self.caches:
             return 0
         hit = 0
         for content in self._chain(tokens[:-1], space):
-            if content not in self.published or not self._resident(content, self.published[content]):
+            frames = self.published.get(content, set())
+            if not frames or not all(self._resident(content, frame) for frame in frames):
                 break
             hit += self.page_size
         return hit
@@ -228,7 +235,7 @@ class Driver:
             for content in self.published:
                 space, tokens = content
                 keys = {"space": space} if space is not None else {}
-                seen[f"the hit of {list(tokens)}"] = int(self.manager.lookup([*tokens, -2], **keys))
+                seen[f"the hit of {list(tokens)}"] = int(self.manager.lookup([*tokens, _NEXT], **keys))
         return seen
 
     def _difference(self, before: dict[str, Any]) -> str:
@@ -274,11 +281,10 @@ class Driver:
             page, offset = divmod(position, self.page_size)
             content = sequence.space, tuple(sequence.tokens[: position + 1])
             if page >= len(table) or self.pool.get((table[page], offset)) != content:
-                self._fail("hit on other content", "S30", f"position {position} of sequence {seq} was hit, and is not there")
+                self._fail("hit on other content", "S30", f"position {position} of sequence {seq} is not there")
 
     def _look(self, written_by: int | None = None, first: int = 0, table_before: list[int] | None = None) -> None:
         """Compare every live sequence with the pool, and the counts with the tables."""
-        old = {frame for table in self.tables.values() for frame in table}
         for seq, sequence in self.live.items():
             table = [int(frame) for frame in self.manager.table(seq)]
             if len(table) != self._pages(len(sequence.tokens)):
@@ -288,43 +294,46 @@ class Driver:
                 self._fail("table is not sound", "S21", f"table {table} of sequence {seq}, {self.num_frames} frames")
             self.tables[seq] = table
         if written_by is not None:
-            self._prepare_writing(written_by, first, table_before, old)
+            self._prepare_writing(written_by, first, table_before)
         for seq, sequence in self.live.items():
             for position in range(sequence.written):
                 page, offset = divmod(position, self.page_size)
                 found = self.pool.get((self.tables[seq][page], offset))
                 if found != (sequence.space, tuple(sequence.tokens[: position + 1])):
-                    self._fail("content is lost", "S27", f"position {position} of sequence {seq} no longer holds its token")
+                    self._fail("content is lost", "S27", f"position {position} of sequence {seq} lost its token")
         if self.counts:
-            found, right = int(self.manager.num_available()), self.num_frames - len(self._held())
-            if found != right:
-                kind = "leak" if found < right else "double free"
-                self._fail(kind, "S25", f"{found} frames are said to be available, {right} are held by nobody")
+            said, right = int(self.manager.num_available()), self.num_frames - len(self._held())
+            if said != right:
+                kind = "leak" if said < right else "double free"
+                self._fail(kind, "S25", f"{said} frames are said to be available, {right} are held by nobody")
 
-    def _prepare_writing(self, seq: int, first: int, table_before: list[int] | None, old: set[int]) -> None:
+    def _prepare_writing(self, seq: int, first: int, table_before: list[int] | None) -> None:
         """Judge the pages that are written next: nobody else's; and clear what was in new ones."""
         sequence = self.live[seq]
+        kept = 0 if table_before is None else len(table_before)
+        fresh = set(self.tables[seq][max(first // self.page_size, kept) :])
         for page in range(first // self.page_size, self._pages(len(sequence.tokens))):
             frame = self.tables[seq][page]
             if others := self._holders(frame, but=seq):
-                if table_before is not None and page < len(table_before):
-                    self._fail("shared page written", "S27", f"page {page} of sequence {seq} is that of {others[0]} too")
+                if page < kept:
+                    self._fail("shared page written", "S27", f"page {page} of sequence {seq} is that of {others[0]}")
                 self._fail("double free", "S25", f"frame {frame} is given to sequence {seq} while {others[0]} holds it")
-            if table_before is not None and page < len(table_before):
-                continue
-            self._judge_eviction(frame)
+            if page >= kept:
+                self._judge_eviction(frame, fresh)
+        for frame in fresh:
             for offset in range(self.page_size):
                 self.pool.pop((frame, offset), None)
 
-    def _judge_eviction(self, frame: int) -> None:
+    def _judge_eviction(self, frame: int, fresh: set[int]) -> None:
         """Judge a cached page that is given up: not before the pages behind it that were given back with it."""
         content = self.pool.get((frame, self.page_size - 1))
-        if content is None or self.published.get(content) != frame:
+        if content is None or self.published.get(content) != {frame}:  # of equal pages one has no key
             return
-        behind = len(content[1]) + self.page_size
-        for other, at in self.published.items():
-            child = other[0] == content[0] and len(other[1]) == behind and other[1][: len(content[1])] == content[1]
-            together = self.released.get(at) == self.released.get(frame) is not None
-            if child and together and self._resident(other, at) and at not in self._held():
-                text = f"the page that ends with {list(content[1])} is given up before the one behind it"
-                self._fail("eviction order", "S31", text)
+        kept = self._held() | fresh
+        for other, frames in self.published.items():
+            if other[0] != content[0] or other[1][: -self.page_size] != content[1]:
+                continue
+            for child in frames - kept:
+                if self._resident(other, child) and self.released.get(child) == self.released.get(frame):
+                    text = f"the page that ends with {list(content[1])} is given up before the one behind it"
+                    self._fail("eviction order", "S31", text)

@@ -88,10 +88,10 @@ def _masks() -> Iterator[Vector]:
         yield attention_vector(fault, f"window-of-{window}", "the own position counts", case, flags=("window",))
     for left, right in ((2, 1), (None, 0), (0, 2)):
         case = make_case(42, [3, 2], [7, 4], window=(left, right), causal=False)
-        yield attention_vector(fault, f"window-{left}-{right}".lower(), "keys beside the own position, not causal", case,
+        yield attention_vector(fault, f"window-{left}-{right}".lower(), "keys beside the own position", case,
                                flags=("window",))  # fmt: skip
     case = make_case(43, [5, 1], [11, 7], attention_chunk=4)
-    yield attention_vector("chunk slides, or is cut one position late", "chunk-of-4", "keys of the same chunk only", case,
+    yield attention_vector("chunk slides, or is cut one position late", "chunk-of-4", "keys of the same chunk", case,
                            flags=("chunk",))  # fmt: skip
     tree = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], bool)
     mask = [np.hstack([np.ones((4, 5), bool), tree]), np.ones((1, 3), bool)]
@@ -140,15 +140,16 @@ def _scores() -> Iterator[Vector]:
                  arguments, expected_state(state), ("mask",))  # fmt: skip
     case = make_case(56, [4, 3, 1], [9, 2, 0], window=5, softcap=2.0, alibi_slopes=slopes, sinks=sinks, sm_scale=0.8)
     yield attention_vector("order of steps: scale, softcap, bias, mask, softmax, sink", "all-together",
-                           "every variant at once", case, flags=("alibi", "empty", "sinks", "softcap", "window"))  # fmt: skip
+                           "every variant at once", case,
+                           flags=("alibi", "empty", "sinks", "softcap", "window"))  # fmt: skip
 
 
 def _stored() -> Iterator[Vector]:
     fault = "cache scales not applied, exchanged, or of the wrong head"
     for kind, granularity in (("int8", "tensor"), ("int8", "head"), ("e4m3fn", "head"), ("int8", "slot_head")):
         case = make_case(61, [2, 1], [5, 9], form=KVFormat(kind, granularity))
-        yield attention_vector(fault, f"{kind}-by-{granularity}".replace("_", "-"), f"{kind}, a scale for each {granularity}",
-                               case, flags=("stored",))  # fmt: skip
+        name = f"{kind}-by-{granularity}".replace("_", "-")
+        yield attention_vector(fault, name, f"{kind}, a scale for each {granularity}", case, flags=("stored",))
     form = KVFormat("int4", "group", group_size=4, zero_point=True)
     case = make_case(62, [2, 1], [5, 9], form=form)
     yield attention_vector("int4 nibble order, zero point ignored", "int4-by-group", "low nibble first", case,
@@ -230,7 +231,8 @@ def _merged() -> Iterator[Vector]:
         exact = live.sum() < 2  # nothing is computed with
         expected = expected_state(state)
         if exact:
-            expected = {side: Expected("exact", (part.values[0].astype(np.float32),)) for side, part in expected.items()}
+            narrow = {side: part.values[0].astype(np.float32) for side, part in expected.items()}
+            expected = {side: Expected("exact", (value,)) for side, value in narrow.items()}
         yield Vector(fault, name, comment, "merge_states", arguments, expected, ("empty",) if not live.all() else ())
 
 

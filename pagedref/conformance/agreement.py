@@ -9,9 +9,17 @@ import numpy.typing as npt
 
 from pagedref.attention.dense import DenseState
 
-__all__ = ["assert_bound", "assert_exact", "assert_state", "bound_fraction"]
+__all__ = ["NotRefused", "OtherRefusal", "assert_bound", "assert_exact", "assert_state", "bound_fraction"]
 
 Array = npt.NDArray[Any]
+
+
+class NotRefused(AssertionError):
+    """Wrong input was accepted."""
+
+
+class OtherRefusal(AssertionError):
+    """Wrong input was refused with another class or text than those of the specification."""
 
 
 def assert_exact(actual: Array, expected: Array, what: str = "result") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +17,7 @@ from pagedref.attention.dense import DenseState, dense_attention
 from pagedref.attention.quantize import dequantize, quantize
 from pagedref.kv_format import KINDS, KVFormat
 
-__all__ = ["PagedCase", "make_case", "oracle"]
+__all__ = ["PagedCase", "judged_as", "make_case", "oracle", "type_of_judgement"]
 
 Array = npt.NDArray[Any]
 
@@ -204,6 +206,43 @@ class _Pool:
         return dequantize(row.stored, self.form, scale, row.zero)
 
 
+_JUDGED_AS: ContextVar[str] = ContextVar("judged_as", default="float32")
+
+
+@contextmanager
+def judged_as(dtype: str) -> Iterator[None]:
+    """Let :func:`oracle` give the bound of a backend that computes in another type than float32.
+
+    Parameters
+    ----------
+    dtype : str
+        Type of products and sums, such as ``float16``.
+
+    Examples
+    --------
+    >>> case = make_case(0, [1], [4])
+    >>> with judged_as("float16"):
+    ...     wide = oracle(case)
+    >>> bool((wide.out_bound > oracle(case).out_bound).all())
+    True
+    """
+    token = _JUDGED_AS.set(dtype)
+    try:
+        yield
+    finally:
+        _JUDGED_AS.reset(token)
+
+
+def type_of_judgement() -> str:
+    """Return the type in which the backend under judgement computes; see :func:`judged_as`.
+
+    Returns
+    -------
+    str
+    """
+    return _JUDGED_AS.get()
+
+
 def oracle(case: PagedCase) -> DenseState:
     """Return the answer of a case by dense attention in float64, with its bound.
 
@@ -225,7 +264,8 @@ def oracle(case: PagedCase) -> DenseState:
             keywords["mask"] = case.keywords["mask"][sequence]
         wide = case.q.dtype == np.float64
         scaled = "kv_format" in case.stored
-        arithmetic = Arithmetic(dtype="float64" if wide else "float32", out_dtype=case.q.dtype.name, scaled=scaled)
+        dtype = "float64" if wide else _JUDGED_AS.get()
+        arithmetic = Arithmetic(dtype=dtype, out_dtype=case.q.dtype.name, scaled=scaled)
         parts.append(dense_attention(rows, keys, values, with_bound=True, arithmetic=arithmetic, **keywords))
     if not parts:
         shape = (0, case.q.shape[1], case.v_cache.shape[3])

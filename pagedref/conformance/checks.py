@@ -18,8 +18,8 @@ from pagedref.conformance.cases import make_case, oracle
 
 __all__ = ["CHECKS", "Check"]
 
-#: A check: called with a backend and a storage type, it raises AssertionError on what is wrong.
 Check = Callable[[Any, str], None]
+"""A check: called with a backend and a storage type, it raises AssertionError on what is wrong."""
 
 
 def _slopes(heads: int) -> Any:

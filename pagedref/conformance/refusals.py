@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pagedref.conformance.agreement import assert_exact
+from pagedref.conformance.agreement import NotRefused, OtherRefusal, assert_exact
 from pagedref.conformance.cases import PagedCase, make_case
 from pagedref.errors import ContractError, PagedRefError, PageFault
 
@@ -33,11 +33,12 @@ def _expect(refusal: _Refusal, backend: Any, case: PagedCase) -> None:
     except refusal.error as error:
         text = str(error)
         missing = [word for word in refusal.words if word not in text]
-        assert not missing, f"{refusal.what}: text {text!r} does not say {missing}"
+        if missing:
+            raise OtherRefusal(f"{refusal.what}: text {text!r} does not say {missing}") from error
     except Exception as error:
-        raise AssertionError(f"{refusal.what}: raised {error!r} instead of {refusal.error.__name__}") from error
+        raise OtherRefusal(f"{refusal.what}: raised {error!r} instead of {refusal.error.__name__}") from error
     else:
-        raise AssertionError(f"{refusal.what}: was accepted")
+        raise NotRefused(f"{refusal.what}: was accepted")
     assert_exact(case.k_cache, before[0], f"{refusal.what}: keys")
     assert_exact(case.v_cache, before[1], f"{refusal.what}: values")
 

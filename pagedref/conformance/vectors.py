@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref._files import LOCAL, write_atomic
-from pagedref.conformance._manager_logs import make_logs
+from pagedref.conformance._manager_logs import check_log, make_logs
 from pagedref.conformance._vector_cases import all_vectors
 from pagedref.conformance._vector_forms import SCHEMA, Vector
 from pagedref.conformance.agreement import assert_exact, bound_fraction
@@ -28,7 +28,7 @@ from pagedref.errors import ContractError, NotOffered, PagedRefError
 from pagedref.kv_format import KINDS, KVFormat
 from pagedref.tensor_file import TensorFile, write_tensors
 
-__all__ = ["VectorResult", "check_vectors", "write_vectors"]
+__all__ = ["VectorResult", "check_logs", "check_vectors", "write_vectors"]
 
 Array = npt.NDArray[Any]
 
@@ -105,6 +105,8 @@ def _write(place: Path, vector: Vector) -> dict[str, Any]:
     tensors: dict[str, Array] = {}
 
     def keep(name: str, value: Any) -> Any:
+        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+            return value.item()
         if not isinstance(value, np.ndarray):
             return list(value) if isinstance(value, tuple) else value
         tensors[name] = value
@@ -164,6 +166,31 @@ def check_vectors(folder: str | os.PathLike[str], backend: Any) -> Iterator[Vect
             yield _run(group["fault"], entry, _tensors(path), backend)
 
 
+def check_logs(folder: str | os.PathLike[str], factory: Callable[[int, int], Any]) -> Iterator[VectorResult]:
+    """Run a cache manager on every log of a folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        As `write_vectors` left it.
+    factory : callable
+        Makes a `pagedref.conformance.manager_model.CacheManager` of ``(num_frames, page_size)``.
+
+    Yields
+    ------
+    VectorResult
+        One for each log.
+
+    Raises
+    ------
+    ContractError
+        No such folder.
+    """
+    for log in _manifest(Path(folder))["logs"]:
+        wrong = check_log(log, factory)
+        yield VectorResult(f"{log['fault']}: {log['comment']}", log["name"], "failed" if wrong else "passed", wrong)
+
+
 def _manifest(place: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((place / "manifest.json").read_text())
@@ -181,8 +208,8 @@ def _tensors(path: Path) -> dict[str, Array]:
     file = TensorFile(path, function="check_vectors")
     arrays = file.read()
     types = {kind.dtype.name: kind.dtype for kind in KINDS.values()}
-    formats = {name: _KINDS.get(info.dtype) for name, info in file.tensors.items()}
-    return {name: array if (kind := formats[name]) is None else array.view(types[kind]) for name, array in arrays.items()}
+    narrow = {name: types[_KINDS[info.dtype]] for name, info in file.tensors.items() if info.dtype in _KINDS}
+    return {name: array.view(narrow.get(name, array.dtype)) for name, array in arrays.items()}
 
 
 def _run(fault: str, entry: dict[str, Any], tensors: dict[str, Array], backend: Any) -> VectorResult:
@@ -195,7 +222,8 @@ def _run(fault: str, entry: dict[str, Any], tensors: dict[str, Array], backend: 
         key: tensors[value["tensor"]].copy() if isinstance(value, dict) and "tensor" in value else _plain(key, value)
         for key, value in entry["arguments"].items()
     }
-    positional = [array.name for array in OPERATIONS[operation].arrays if array.name in arguments and not array.optional]
+    needed = [array.name for array in OPERATIONS[operation].arrays if not array.optional]
+    positional = [key for key in needed if key in arguments]
     before = {key: arguments[key].copy() for key in positional}
     try:
         result = function(

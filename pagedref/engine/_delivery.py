@@ -39,30 +39,40 @@ class Delivery(Stepping):
 
     def _deliver(self, request: Request) -> None:
         """Hand out what is new of a request; if it has ended, free it and hand out the completion, too."""
-        deltas, request.news = request.news, []
-        ended = not request.live
-        if ended and self._requests.pop(request.number, None) is not None:
+        open_still = request.number in self._requests
+        if open_still and request.is_silent:
+            request.news.clear()
+        if open_still and not request.live:
+            del self._requests[request.number]
             self._scheduler.finish(request.ticket)
             self._meter.ended(request)
             whole = self._completion(request)
             if request.is_silent:
-                deltas = final_deltas(whole)
-            deltas[-1] = replace(deltas[-1], completion=whole)
-        elif request.is_silent:
-            deltas = []
+                request.news += final_deltas(whole)
+            request.news[-1] = replace(request.news[-1], completion=whole)
+        if not request.is_talking:  # else its listener has ended it: what is new comes behind what it hears now
+            request.is_talking = True
+            try:
+                self._hand_out(request)
+            finally:
+                request.is_talking = False
+
+    def _hand_out(self, request: Request) -> None:
+        """Tell a request's listener and owner what is new, in order; a listener that raises ends it."""
         box: Any = self._mail.get(request.number, self._loose)
         failed: Exception | None = None
-        for delta in deltas:
+        while request.news:
+            delta = request.news.pop(0)
             try:
                 if request.listener is not None:
                     request.listener(delta)
             except Exception as error:
                 request.listener, failed = None, error
-                if delta.completion is not None:
-                    delta = replace(delta, completion=replace(delta.completion, error=_told(error)))
+            if failed is not None and delta.completion is not None:
+                delta = replace(delta, completion=replace(delta.completion, error=_told(failed)))
             box.append(delta)
-        if failed is not None and not ended:
-            self._end(request, "error", failed)
+            if failed is not None and not request.news and request.number in self._requests:
+                self._end(request, "error", failed)
 
     def _completion(self, request: Request) -> Completion:
         """Return everything that came of a request; without text if the tokenizer fails."""

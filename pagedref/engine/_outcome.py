@@ -44,7 +44,8 @@ def choose_token(request: Request, branch: Branch, outputs: list[int], logits: F
     params = request.params
     if request.processor is not None:
         given = request.processor(tuple(request.prompt), tuple(outputs), logits.copy())
-        changed = np.asarray(given, np.float32)
+        with np.errstate(over="ignore"):  # becomes infinite, and is refused as such
+            changed = np.asarray(given, np.float32)
         if changed.shape != logits.shape:
             got, need = changed.shape, logits.shape
             raise ContractError(f"add: logits_processor returns the wrong shape, got {got}, need {need}")

@@ -81,6 +81,7 @@ class Request:
         self.keys: dict[str, Any] = {}  # who may share pages with it (S28)
         self.error: str | None = None
         self.news: list[Delta] = []  # not handed out yet
+        self.is_talking = False  # whether it is being handed out
         self.trunk = True  # whether the next tokens to read belong to the sequence that all branches come from
         self.started = False  # whether the first outputs are there
         self.admitted = False
@@ -100,6 +101,11 @@ class Request:
     def live(self) -> list[Branch]:
         """Branches that have not ended."""
         return [branch for branch in self.branches if branch.reason is None]
+
+    @property
+    def rows(self) -> int:
+        """Sequences that it may have in the next step: of a search all beams, since lost ones come again."""
+        return len(self.live) if self.search is None else self.params.num_samples
 
     @property
     def target(self) -> int:

@@ -33,8 +33,8 @@ class EngineConfig:
     preemption : {"recompute", "swap", "none"}
         What a victim loses (see `Limits`). Several samples would lose what they share by swapping, and groups of
         layers and pools on a device cannot be swapped: those are computed again.
-    swap_frames : int
-        Pages that fit the host's memory beside the pool, for ``"swap"``.
+    swap_frames : int, optional
+        Pages that fit the host's memory beside the pool; by default as many as the pool has with ``"swap"``, else none.
     prefix_cache : bool
         Whether pages are kept and hit by other prompts (S28-S30).
     kv_format : KVFormat or str, optional
@@ -59,7 +59,7 @@ class EngineConfig:
     max_running: int = 32
     watermark: int | None = None
     preemption: Literal["recompute", "swap", "none"] = "recompute"
-    swap_frames: int = 0
+    swap_frames: int | None = None
     prefix_cache: bool = True
     kv_format: KVFormat | str | None = None
     deterministic: bool = False
@@ -72,7 +72,9 @@ class EngineConfig:
         watermark = self.num_frames // 100 if self.watermark is None else self.watermark
         watermark = whole_number("EngineConfig", "watermark", watermark, high=self.num_frames - 1)
         object.__setattr__(self, "watermark", watermark)
-        whole_number("EngineConfig", "swap_frames", self.swap_frames)
+        swap_frames = self.num_frames * (self.preemption == "swap") if self.swap_frames is None else self.swap_frames
+        swap_frames = whole_number("EngineConfig", "swap_frames", swap_frames, high=2**31 - 1)
+        object.__setattr__(self, "swap_frames", swap_frames)
         for name in ("prefix_cache", "deterministic", "poison"):
             if not isinstance(getattr(self, name), bool):
                 refuse("EngineConfig", name, "is no truth value", getattr(self, name), "True or False")

@@ -46,6 +46,7 @@ class Stepping:
     _planned: Plan | None
     _window: int | None
     _busy: bool = False
+    _late: list[Request] | None = None  # to be aborted as soon as their tokens are stored, or taken; None: at once
     _exactly: Callable[[], AbstractContextManager[None]]
     on_step: Callable[[], object] | None = None
     """Called within each step when its tokens are stored and nobody has left yet: to look at the memory."""
@@ -58,7 +59,7 @@ class Stepping:
         try:
             self._run_step()
         finally:
-            self._busy = False
+            self._busy, self._late = False, None
 
     def _run_step(self) -> None:
         began = self._clock()
@@ -113,9 +114,11 @@ class Stepping:
     def _outcomes(self, batch: ModelStep, parts: list[Part]) -> None:
         """Keep what was computed and see what came of it for each request."""
         best = batch.logits.argmax(axis=1).tolist() if len(batch.logits) else []
+        self._late = []
         checked = [self._check_guesses(part, batch, best) for part in parts]
         kept = [0 if isinstance(found, Exception) else found.in_place for found in checked]
         batch.commit(kept, learn=self.config.prefix_cache, window=self._window)
+        self._abort_late()
         manager = self.cache.manager
         self._meter.frames_peak = max(self._meter.frames_peak, manager.num_frames - manager.num_available)
         if self.on_step is not None:
@@ -125,6 +128,8 @@ class Stepping:
         for _, group in groupby(pairs, key=lambda pair: pair[0].request.number):
             own = list(group)
             request = own[0][0].request
+            failed: Exception | None = None
+            self._late = []
             try:
                 good = []
                 for part, found in own:
@@ -134,9 +139,18 @@ class Stepping:
                     good.append((part, found))
                 self._outcome(request, good, batch, best)
             except Exception as error:
-                self._end(request, "error", error)
+                failed = error
+            self._abort_late()
+            if failed is not None:
+                self._end(request, "error", failed)
             else:
                 self._deliver(request)
+
+    def _abort_late(self) -> None:
+        """Abort those whose abort had to wait."""
+        late, self._late = self._late or [], None
+        for request in late:
+            self._end(request, "abort")
 
     def _check_guesses(self, part: Part, batch: ModelStep, best: list[int]) -> Accepted | Exception:
         """Find the tokens that come of a part with guesses, before it is committed."""
@@ -207,27 +221,30 @@ class Stepping:
     def _first(self, request: Request, batch: ModelStep, part: Part, best: list[int]) -> None:
         """Take the first token of every sample, and give each sample that goes on a sequence of its own."""
         request.started = True
-        request.first_token_at = self._clock()
-        self._meter.first_token(request.first_token_at - request.added)
         row, trunk = batch.row(part), part.branch
         if request.search is not None:
             self._search(request, batch.logits[row : row + 1])
+            self._first_came(request)
             return
-        for branch in request.branches:
-            token = self._choose(request, branch, batch.logits[row], best[row])
+        tokens = [self._choose(request, branch, batch.logits[row], best[row]) for branch in request.branches]
+        self._first_came(request)
+        for branch, token in zip(request.branches, tokens, strict=True):
             self._take(request, branch, (token,), batch.logits[row:])
         live = request.live
         if live and len(request.branches) > 1:
             if live[0] is not trunk:
                 live[0].seq_id, live[0].stored, trunk.seq_id = trunk.seq_id, trunk.stored, None
             self._fork(live)
-            self._scheduler.retouch(request.ticket, len(live))
+            self._scheduler.retouch(request.ticket, request.rows)
+
+    def _first_came(self, request: Request) -> None:
+        request.first_token_at = self._clock()
+        self._meter.first_token(request.first_token_at - request.added)
 
     def _fork_again(self, request: Request) -> None:
         """Give every branch of a request that was preempted a sequence again; then each reads what it had produced."""
-        live = request.live
-        self._fork(live)
-        self._scheduler.retouch(request.ticket, len(live))
+        self._fork(request.live)
+        self._scheduler.retouch(request.ticket, request.rows)
         if request.behind:
             self._scheduler.reread(request.ticket, request.behind)
 
@@ -246,7 +263,7 @@ class Stepping:
             self.cache.free([branch.seq_id for branch in ended if branch.seq_id is not None])
             for branch in ended:
                 branch.seq_id = None
-            self._scheduler.retouch(request.ticket, len(live))
+            self._scheduler.retouch(request.ticket, request.rows)
 
     def _search(self, request: Request, logits: Float32) -> None:
         """Take a step of a beam search: a beam that is continued twice is forked, one that is not is freed."""
@@ -271,7 +288,7 @@ class Stepping:
         if lost:
             self.cache.free(lost)
         request.branches = new
-        self._scheduler.retouch(request.ticket, len(new))
+        self._scheduler.retouch(request.ticket, request.rows)
 
     def _end(self, request: Request, reason: str, error: BaseException | None = None) -> None:
         raise AssertionError("the engine ends requests")

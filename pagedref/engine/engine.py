@@ -23,7 +23,7 @@ from pagedref.engine._settings import EngineConfig
 from pagedref.errors import ContractError
 from pagedref.models.beam import BeamSearch
 from pagedref.models.fields import refuse
-from pagedref.models.prompts import Prompts, checked_ids, separate
+from pagedref.models.prompts import Prompts, check_chat, checked_ids, separate
 from pagedref.models.sampling import SamplingParams
 from pagedref.models.text_stream import TextStream
 from pagedref.scheduling import Scheduler
@@ -80,6 +80,8 @@ class Engine(Delivery):
     def __init__(
         self, model: Model, config: EngineConfig | None = None, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        if not hasattr(model, "transformer"):
+            refuse("Engine", "model", "is none", model, "a Model, as of load_model")
         self.model = model
         if config is not None and not isinstance(config, EngineConfig):
             refuse("Engine", "config", "is none", config, "an EngineConfig")
@@ -131,7 +133,8 @@ class Engine(Delivery):
         on_delta : callable, optional
             Called with each :class:`Delta` of this request.
         logits_processor : callable, optional
-            Called with (prompt ids, output ids, logits), a copy; returns the logits to choose from.
+            Called with (prompt ids, output ids, logits), a copy; returns the logits to choose from. With speculation
+            it is asked about guesses, too: let it depend on nothing else.
 
         Returns
         -------
@@ -150,6 +153,7 @@ class Engine(Delivery):
         for name, given in (("on_delta", on_delta), ("logits_processor", logits_processor)):
             if given is not None and not callable(given):
                 refuse("add", name, "cannot be called", given, "a callable")
+        check_chat("add", chat)
         params = (SamplingParams() if params is None else params).seeded()
         params.check_model(config.vocab_size, model.tokenizer is not None)
         tokens = model.encode(prompt, chat=chat) if isinstance(prompt, str) else prompt
@@ -203,6 +207,8 @@ class Engine(Delivery):
     def abort(self, request_id: int) -> None:
         """End a request now; its frames are free when this returns. One that has ended is left alone.
 
+        A logits processor may call it, too; then it takes effect when the tokens that are being chosen have been taken.
+
         Parameters
         ----------
         request_id : int
@@ -216,8 +222,12 @@ class Engine(Delivery):
         whole = isinstance(request_id, int) and not isinstance(request_id, bool)
         if not whole or not 0 <= request_id < self._next:
             raise ContractError(f"abort: request_id is unknown, got {request_id!r:.40}, need one of add")
-        if request_id in self._requests:
-            self._end(self._requests[request_id], "abort")
+        if (request := self._requests.get(request_id)) is None:
+            return
+        if self._late is None:
+            self._end(request, "abort")
+        else:
+            self._late.append(request)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **options: Any
@@ -236,12 +246,15 @@ class Engine(Delivery):
         """
         number = self.add(prompt, params, **options)
         self._mail[number] = deque()
-        return self._follow(number)
+        follow = self._follow(number)
+        next(follow)
+        return follow
 
     def _follow(self, number: int) -> Generator[Delta, None, None]:
         """Step until a request has ended."""
         mail = self._mail[number]
         try:
+            yield Delta(number, 0, (), "")  # for `stream`: a generator that was never begun would end without `finally`
             while mail or number in self._requests:
                 while mail:
                     yield mail.popleft()

@@ -24,6 +24,7 @@ from pagedref.memory.page_table import PageTable
 __all__ = ["LEAF_PAGES", "LONG_PAGES", "TwoLevelTable", "make_table"]
 
 LEAF_PAGES = 512
+"""Pages of a leaf: its entries fill 4,096 bytes."""
 LONG_PAGES = 8192
 """From here on `make_table` chooses two levels."""
 

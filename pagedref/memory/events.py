@@ -83,3 +83,4 @@ class Freed:
 
 
 Event: TypeAlias = Reserved | Shared | Copied | Published | Hit | Evicted | Swapped | Freed
+"""Any of these records."""

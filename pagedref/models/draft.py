@@ -241,6 +241,12 @@ def accept(draft: Draft, choose_at: Callable[[int, list[int]], int]) -> Accepted
     -------
     Accepted
 
+    Raises
+    ------
+    Exception
+        Whatever `choose_at` raises for the first token. Further on it is no error yet, since the text may end before:
+        the draft is followed no more.
+
     Examples
     --------
     What really comes is 5, 7, 9; the guesses were 5, then 6 or 7.
@@ -252,7 +258,12 @@ def accept(draft: Draft, choose_at: Callable[[int, list[int]], int]) -> Accepted
     new: list[int] = []
     node, in_place = -1, 0
     while True:
-        token = choose_at(1 + node, new)
+        try:
+            token = choose_at(1 + node, new)
+        except Exception:
+            if not new:
+                raise
+            return Accepted(tuple(new), min(in_place, len(new) - 1))  # its last one is read again, if the text goes on
         new.append(token)
         follower = children.get((node, token))
         if follower is None:

@@ -45,7 +45,7 @@ def penalise(
 
     Notes
     -----
-    Mutates: `logits`. Repetition comes first.
+    Mutates: `logits`. Repetition comes first. What exceeds the numbers becomes infinite or NaN.
 
     Examples
     --------
@@ -55,10 +55,11 @@ def penalise(
     [1.333, -3.5, 5.0]
     """
     new, counts = np.unique(np.asarray(output_ids, np.int64), return_counts=True)
-    if repetition != 1.0:
-        seen = np.union1d(new, np.asarray(prompt_ids, np.int64))
-        logits[seen] = np.where(logits[seen] > 0, logits[seen] / repetition, logits[seen] * repetition)
-    logits[new] -= presence + frequency * counts
+    with np.errstate(over="ignore", invalid="ignore"):  # of enormous penalties
+        if repetition != 1.0:
+            seen = np.union1d(new, np.asarray(prompt_ids, np.int64))
+            logits[seen] = np.where(logits[seen] > 0, logits[seen] / repetition, logits[seen] * repetition)
+        logits[new] -= presence + frequency * counts
 
 
 def weigh(logits: Float64, temperature: float) -> Float64:

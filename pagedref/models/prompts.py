@@ -14,9 +14,10 @@ from pagedref.models.draft import Speculation
 from pagedref.models.fields import refuse
 from pagedref.models.generate import TOKENS_PER_STEP, Request
 
-__all__ = ["Prompts", "RunOptions", "checked_ids", "make_requests", "run_options", "separate"]
+__all__ = ["Prompts", "RunOptions", "check_chat", "checked_ids", "make_requests", "run_options", "separate"]
 
 Prompts = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | npt.NDArray[np.integer[Any]]
+"""A prompt or several: text, or token ids."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -53,11 +54,38 @@ def run_options(
     Returns
     -------
     RunOptions
+
+    Raises
+    ------
+    ContractError
+        A truth value is none.
     """
+    check_chat("generate", chat)
+    if not isinstance(ignore_eos, bool):
+        refuse("generate", "ignore_eos", "is no truth value", ignore_eos, "True or False")
     options: RunOptions = {"page_size": page_size, "num_frames": num_frames, "frame_order": frame_order}
     options |= {"kv_format": kv_format, "chat": chat, "ignore_eos": ignore_eos, "tokens_per_step": tokens_per_step}
     options["speculate"] = speculate
     return options
+
+
+def check_chat(function: str, chat: Any) -> None:
+    """Refuse what is neither True, False nor None.
+
+    Parameters
+    ----------
+    function : str
+        For the text of an error.
+    chat : bool, optional
+        Whether texts are put into a chat template; by default if there is one.
+
+    Raises
+    ------
+    ContractError
+        It is something else.
+    """
+    if not isinstance(chat, bool | None):
+        refuse(function, "chat", "is no truth value", chat, "True, False or None")
 
 
 def separate(prompts: Prompts) -> list[Any]:

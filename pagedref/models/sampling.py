@@ -42,7 +42,7 @@ _REAL = {
     "repetition_penalty": (0.0, math.inf),
     "presence_penalty": (-math.inf, math.inf),
     "frequency_penalty": (-math.inf, math.inf),
-    "length_penalty": (-math.inf, math.inf),
+    "length_penalty": (-32.0, 32.0),  # lengths to this power are numbers
 }
 _NOT_WITH_BEAMS = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty"),
@@ -95,7 +95,7 @@ class SamplingParams:
     beam_width : int, optional
         Beam search instead of sampling (:mod:`pagedref.models.beam`).
     length_penalty : float
-        Of the beams' scores.
+        Of the beams' scores, -32 to 32.
 
     Raises
     ------

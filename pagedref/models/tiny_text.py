@@ -41,6 +41,7 @@ SPECIAL = ("<s>", "</s>", "<unk>")
 """Start of the text, end of the text, a word that is not in the vocabulary."""
 
 BOS, EOS, UNK = 0, 1, 2
+"""Token ids: begin of text, end of text, and any word that the language lacks."""
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -37,7 +37,9 @@ __all__ = ["Entry", "Progress", "TensorSource", "Weights", "collect", "half_spli
 
 Array = npt.NDArray[Any]
 Weights = dict[str, npt.NDArray[np.float32]]
+"""Arrays of float32 by name."""
 Progress = Callable[[int, int], None]
+"""Called with weights read, and weights in all."""
 
 
 class TensorSource(Protocol):

@@ -235,7 +235,8 @@ def draw_timeline(axes: Any, looks: Sequence[MemorySnapshot]) -> None:
                 dots.append((moment, number))
     axes.imshow(picture, aspect="auto", interpolation="nearest")
     if dots:
-        axes.plot(*zip(*dots, strict=True), "o", color=_INK, markersize=4, linestyle="none")
+        edge = {"markeredgecolor": _FREE, "markeredgewidth": 0.5}  # to be seen on dark colours
+        axes.plot(*zip(*dots, strict=True), "o", color=_INK, markersize=4, linestyle="none", **edge)
     axes.hlines(np.arange(len(looks[0].frames) - 1) + 0.5, -0.5, len(looks) - 0.5, color="white", linewidth=1.5)
     axes.set(xlabel="moment", ylabel="frame")
     axes.set_xticks(range(0, len(looks), max(1, len(looks) // 12)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from heapq import heappush
+from heapq import heapify, heappush
 
 from pagedref.errors import ContractError
 from pagedref.memory._numbers import whole_number
@@ -115,6 +115,13 @@ class Books:
         heappush(self._queue, (*order_of(ticket), ticket))
         self._num_waiting += 1
         self._unsettled = True
+
+    def _dequeue(self) -> None:
+        """Count that one of the queue has ended; it stays there until as many have ended as wait."""
+        self._num_waiting -= 1
+        if len(self._queue) > 2 * self._num_waiting:
+            self._queue = [entry for entry in self._queue if entry[-1].state != "ended"]
+            heapify(self._queue)
 
     def _leave(self, ticket: Ticket) -> None:
         """Take a ticket out of everything that runs."""

@@ -13,6 +13,7 @@ from pagedref.scheduling.ticket import Ticket
 __all__ = ["PREEMPTIONS", "Limits", "choose_victim", "order_of", "prompt_chunks"]
 
 PREEMPTIONS = ("recompute", "swap", "none")
+"""What happens to the tokens of a victim."""
 
 
 @dataclass(frozen=True)

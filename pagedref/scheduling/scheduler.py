@@ -233,14 +233,14 @@ class Scheduler(Books):
         """
         if ticket.state == "ended":
             return
-        if ticket.state in ("waiting", "swapped"):
-            self._num_waiting -= 1
-            if ticket.state == "swapped":
-                self.memory.release(ticket)
-        else:
+        waited = ticket.state in ("waiting", "swapped")
+        if not waited:
             self._leave(ticket)
+        if ticket.state != "waiting":
             self.memory.release(ticket)
         ticket.state = "ended"
+        if waited:
+            self._dequeue()
         self._unsettled = True
 
     def _secure(self, ticket: Ticket, count: int, plan: Plan) -> bool:

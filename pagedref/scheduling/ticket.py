@@ -9,6 +9,7 @@ from pagedref.memory._numbers import whole_number
 __all__ = ["Admission", "Memory", "State", "Ticket"]
 
 State: TypeAlias = Literal["waiting", "swapped", "prefill", "decode", "ended"]
+"""Where a request stands."""
 
 MAX_ROWS = 2**31
 MAX_CLASS = 2**31

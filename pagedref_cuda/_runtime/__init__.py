@@ -15,7 +15,17 @@ from pagedref_cuda._runtime.emulation import emulate
 from pagedref_cuda._runtime.kernels import KERNELS, Kernel, device_function, kernel, multiply_rounded
 from pagedref_cuda._runtime.kinds import in_kind
 from pagedref_cuda._runtime.linker import link, link_report
-from pagedref_cuda._runtime.transfer import empty, fetch, readable, settle, to_host, watch, written
+from pagedref_cuda._runtime.streams import settle
+from pagedref_cuda._runtime.transfer import (
+    empty,
+    fetch,
+    move_pinned,
+    pinned,
+    readable,
+    to_host,
+    watch,
+    written,
+)
 
 __all__ = [
     "KERNELS",
@@ -39,7 +49,9 @@ __all__ = [
     "link",
     "link_report",
     "mode",
+    "move_pinned",
     "multiply_rounded",
+    "pinned",
     "readable",
     "settle",
     "to_device",

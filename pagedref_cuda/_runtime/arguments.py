@@ -1,4 +1,4 @@
-"""Arguments of kernels on the emulator: their types, the signature that they fit, and how they are passed."""
+"""Arguments of compiled kernels: their types, the signature that they fit, and how they are passed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def flatten(argument: Any, kind: Any) -> list[Any]:
     """
     if isinstance(kind, types.Array):
         sizes = [np.int64(size) for size in (*argument.shape, *argument.strides)]
-        return [np.int64(0), np.int64(0), np.int64(argument.size), np.int64(argument.itemsize), argument, *sizes]
+        return [np.int64(0), np.int64(0), np.int64(argument.size), np.int64(argument.dtype.itemsize), argument, *sizes]
     if isinstance(kind, types.BaseTuple):
         return [part for value, inner in zip(argument, kind, strict=True) for part in flatten(value, inner)]
     if isinstance(kind, types.Boolean):
@@ -103,19 +103,24 @@ def _element(kind: Any) -> np.dtype[Any]:
     return np.dtype("bool" if isinstance(kind.dtype, types.Boolean) else kind.dtype.name)
 
 
+def _is_array(argument: Any) -> bool:
+    """Tell whether an argument is NumPy's array, or numba's on a device."""
+    return isinstance(argument, np.ndarray) or hasattr(argument, "__cuda_ndarray__")
+
+
 def _fits(argument: Any, kind: Any) -> bool:
     """Tell whether an argument may be passed as this type; a number as any number."""
     if isinstance(kind, types.Array):
         return (
-            isinstance(argument, np.ndarray)
+            _is_array(argument)
             and argument.ndim == kind.ndim
             and argument.dtype == _element(kind)
-            and (kind.layout != "C" or argument.flags.c_contiguous)
+            and (kind.layout != "C" or bool(argument.flags["C_CONTIGUOUS"]))
         )
     if isinstance(kind, types.BaseTuple):
         same = isinstance(argument, tuple) and len(argument) == len(kind)
         return same and all(map(_fits, argument, kind))
-    return not isinstance(argument, np.ndarray | tuple)
+    return not (_is_array(argument) or isinstance(argument, tuple))
 
 
 def argument_types(kernel: Kernel, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

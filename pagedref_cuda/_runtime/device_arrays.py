@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -19,8 +18,9 @@ from numba import cuda
 
 from pagedref.errors import ContractError
 from pagedref_cuda._runtime.detect import mode
+from pagedref_cuda._runtime.streams import ON_STREAM, copied, ordered
 
-__all__ = ["FLOATS", "ON_STREAM", "DeviceArray", "adopt", "keeps_on_device", "kept", "stream_here", "to_device"]
+__all__ = ["FLOATS", "DeviceArray", "adopt", "keeps_on_device", "kept", "to_device"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -28,6 +28,7 @@ EMULATED = "pagedref_emulator"
 """Key of an interface whose pointer is a host's, for use where there is no GPU."""
 
 _LEGACY_STREAM = 1
+_HOST_DEVICES = (1, 3, 11)  # of DLPack: memory of the host, also where it is pinned for CUDA or ROCm
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 FLOATS: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -97,8 +98,14 @@ class DeviceArray:
             return
         target = part.argument()
         if not isinstance(value, DeviceArray):
-            value = np.ascontiguousarray(np.broadcast_to(value, part.shape), part.dtype).view(target.dtype)
-        target.copy_to_device(value.argument() if isinstance(value, DeviceArray) else value, stream=target.stream)
+            value = np.broadcast_to(np.asarray(value, part.dtype), part.shape)
+        if part.ndim and not part.flags.c_contiguous:  # the driver copies what has no gaps
+            for i in range(part.shape[0]):
+                part[i] = value[i]
+            return
+        source = value.argument() if isinstance(value, DeviceArray) else np.array(value, order="C").view(target.dtype)
+        with ordered((target, source)) as stream:
+            target.copy_to_device(source, stream=stream)
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
         """Return the same bytes as another type."""
@@ -128,7 +135,7 @@ class DeviceArray:
             "shape": shadow.shape,
             "strides": shadow.strides,
             "typestr": words.str,
-            "data": (shadow.__array_interface__["data"][0], not shadow.flags.writeable),
+            "data": (shadow.__array_interface__["data"][0] if shadow.size else 0, not shadow.flags.writeable),
             "version": 3,
             "stream": self.stream_handle or _LEGACY_STREAM,
         }
@@ -138,14 +145,17 @@ class DeviceArray:
         """Return what a kernel takes: numba's device array, or NumPy's where there is no GPU."""
         if mode() != "gpu":
             return self.shadow
-        return cuda.from_cuda_array_interface(self.__cuda_array_interface__, owner=self, sync=False)
+        interface = {**self.__cuda_array_interface__, "stream": self.stream_handle or None}
+        return cuda.from_cuda_array_interface(interface, owner=self, sync=False)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if mode() != "gpu":
             host = self.shadow.copy()
+        elif min(self.strides, default=0) < 0:  # the driver copies upwards only
+            turned = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in self.strides)
+            host = np.asarray(self[turned])[turned]
         else:
-            host = self.argument().copy_to_host(stream=cuda.external_stream(self.stream_handle or _LEGACY_STREAM))
-            host = host.view(self.shadow.dtype)
+            host = copied(self.argument()).view(self.shadow.dtype)
         return host if dtype is None else host.astype(dtype)
 
 
@@ -223,12 +233,14 @@ def adopt(array: Any) -> Any:
             )
         return _of_interface(array, interface, dtype, stream or interface.get("stream") or 0)
     if hasattr(words, "__dlpack__"):
+        if words.__dlpack_device__()[0] not in _HOST_DEVICES:
+            raise ContractError(
+                f"pagedref_cuda: an array on a device cannot be taken by DLPack, got a {type(array).__name__}, "
+                "need one with __cuda_array_interface__"
+            )
         host = np.from_dlpack(words)
         return host if dtype is None else host.view(dtype)
     return array
-
-
-ON_STREAM: ContextVar[int | None] = ContextVar("pagedref_cuda_stream_of_results", default=None)
 
 
 def keeps_on_device() -> bool:
@@ -240,18 +252,6 @@ def keeps_on_device() -> bool:
         True where an input was a device array.
     """
     return ON_STREAM.get() is not None
-
-
-def stream_here() -> Any:
-    """Return the stream of the running operation: that of its first device array.
-
-    Returns
-    -------
-    stream or int
-        0 is the default stream.
-    """
-    handle = ON_STREAM.get()
-    return cuda.external_stream(handle) if handle else 0
 
 
 def kept(array: Any) -> DeviceArray:

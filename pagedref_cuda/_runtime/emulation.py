@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pagedref.errors import ContractError
 from pagedref_cuda._runtime.arguments import argument_types, flatten, type_of
 from pagedref_cuda._runtime.checks import current_options, record
-from pagedref_cuda._runtime.compiler import (
-    LOCK,
-    CompileOptions,
-    compile_function,
-    is_compiled_kernel,
-)
-from pagedref_cuda._runtime.detect import EMULATED_CAPABILITY
-from pagedref_cuda._runtime.ptx_cache import PTX_CACHE
+from pagedref_cuda._runtime.compiler import LOCK, CompileOptions, is_compiled_kernel
+from pagedref_cuda._runtime.ptx_cache import compiled
 from pagedref_cuda.emulator import Module, Stats
 
 if TYPE_CHECKING:
@@ -51,12 +45,7 @@ def module_of(
     with LOCK:
         module = _MODULES.get(key)
         if module is None:
-            cached = PTX_CACHE.key(function, argument_types, options)
-            texts = PTX_CACHE.load(cached)
-            if texts is None:
-                texts = compile_function(function, argument_types, options, EMULATED_CAPABILITY)
-                PTX_CACHE.store(cached, texts)
-            module = _MODULES[key] = Module(texts)
+            module = _MODULES[key] = Module(compiled(function, argument_types, options))
     return module
 
 

@@ -6,37 +6,21 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from typing import Any, TypeVar
 
 import numpy as np
 from numba import cuda
-from numba.core.errors import NumbaPerformanceWarning
 
-from pagedref_cuda._runtime import emulation
-from pagedref_cuda._runtime.compiler import CompileOptions, nvvm_options
+from pagedref_cuda._runtime import emulation, gpu
+from pagedref_cuda._runtime.compiler import CompileOptions
 from pagedref_cuda._runtime.detect import SIMULATOR, mode
-from pagedref_cuda._runtime.transfer import stream_of
+from pagedref_cuda._runtime.streams import ordered
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Size = int | tuple[int, ...]
 
 # The simulator starts a Python thread for each CUDA thread: small blocks there, whole warps elsewhere.
 _THREADS = 32 if SIMULATOR else 128
-# Above this, a GPU wants to be asked for dynamic shared memory before the launch.
-_PLAIN_SHARED_BYTES = 48 * 1024
-
-
-def _allow_shared(shared_bytes: int) -> Callable[[Any, Any], None]:
-    """Return what asks a GPU, before a launch, for more dynamic shared memory than every kernel may have."""
-
-    def ask(kernel: Any, configured: Any) -> None:
-        module: Any = import_module("numba.cuda.cudadrv.driver")
-        attribute = module.binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        function = kernel._codelibrary.get_cufunc()
-        module.driver.cuKernelSetAttribute(attribute, shared_bytes, function.handle, function.device.id)
-
-    return ask
 
 
 @dataclass(frozen=True)
@@ -49,8 +33,7 @@ class Kernel:
         The plain Python function.
     signatures : tuple of tuple
         Argument types, such as ``("float32[:, :]", "int64")``; a named tuple is a pair of its class and the types of
-        its fields. The tests compile each; a launch on the emulator takes the first that fits its arguments. On a
-        GPU, Numba compiles for the types of each call.
+        its fields. The tests compile each; a launch takes the first that fits its arguments.
     options : CompileOptions
         Contraction, launch bounds, registers.
     blocks_meet : bool
@@ -69,17 +52,8 @@ class Kernel:
         return self.function.__name__
 
     @cached_property
-    def _dispatcher(self) -> Any:
-        if SIMULATOR:
-            return cuda.jit(self.function)
-        options = self.options
-        # No link-time optimisation: what runs is the PTX that the tests read and the emulator runs.
-        keywords: dict[str, Any] = {"lto": False, "fastmath": options.fastmath}
-        if options.launch_bounds is not None:
-            keywords["launch_bounds"] = options.launch_bounds
-        if options.max_registers is not None:
-            keywords["max_registers"] = options.max_registers
-        return cuda.jit(**keywords)(self.function)
+    def _simulated(self) -> Any:
+        return cuda.jit(self.function)
 
     def launch(self, num_items: int, *arguments: Any) -> None:
         """Run one thread per item, in blocks of 128; no item, no launch.
@@ -111,7 +85,7 @@ class Kernel:
             Blocks of the grid and threads of a block, x first. y and z of a grid are at most 65,535.
         *arguments
             What the kernel takes; arrays as :mod:`pagedref_cuda._runtime.transfer` gives them. It runs on the stream of
-            the first array that has one.
+            the operation, else of the first array that has one; the streams of other arrays wait for each other.
         shared_bytes : int
             Dynamic shared memory of a block (``cuda.shared.array(0, dtype)``).
 
@@ -121,23 +95,18 @@ class Kernel:
             Nothing here can run kernels.
         """
         where = mode()
-        if 0 in (grid if isinstance(grid, tuple) else (grid,)):
+        blocks, threads = (tuple(map(int, size)) if isinstance(size, tuple) else (int(size),) for size in (grid, block))
+        if 0 in blocks:
             return
         if where == "emulator":
-            emulation.launch(self, grid, block, arguments, shared_bytes)
-            return
-        stream = 0 if SIMULATOR else stream_of(arguments)
-        configured = self._dispatcher[grid, block, stream, shared_bytes]
-        with warnings.catch_warnings():
-            # No word about a small grid; and NumPy, which computes in the simulator, is as silent on NaN as a GPU is.
-            warnings.simplefilter("ignore", RuntimeWarning if SIMULATOR else NumbaPerformanceWarning)
-            if SIMULATOR:
-                configured(*arguments)
-                return
-            if shared_bytes > _PLAIN_SHARED_BYTES and not configured.pre_launch_callbacks:
-                configured.pre_launch_callbacks.append(_allow_shared(shared_bytes))
-            with nvvm_options(self.options):
-                configured(*arguments)
+            emulation.launch(self, blocks, threads, arguments, shared_bytes)
+        elif where == "gpu":
+            with ordered(arguments) as stream:
+                gpu.launch(self, blocks, threads, arguments, int(shared_bytes), stream)
+        else:
+            with warnings.catch_warnings():  # NumPy, which computes there, is as silent on NaN as a GPU is
+                warnings.simplefilter("ignore", RuntimeWarning)
+                self._simulated[blocks, threads, 0, shared_bytes](*arguments)
 
 
 KERNELS: dict[str, Kernel] = {}

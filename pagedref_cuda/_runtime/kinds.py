@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pagedref_cuda._runtime.device_arrays import FLOATS, ON_STREAM, DeviceArray, adopt
+from pagedref_cuda._runtime.device_arrays import FLOATS, DeviceArray, adopt
+from pagedref_cuda._runtime.streams import ON_STREAM
 
 __all__ = ["in_kind"]
 

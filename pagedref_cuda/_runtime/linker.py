@@ -10,13 +10,15 @@ from pagedref.errors import BackendUnavailable
 __all__ = ["link", "link_report"]
 
 
-def link(ptx: str, compute_capability: tuple[int, int] = (9, 0), max_registers: int | None = None) -> tuple[bytes, str]:
+def link(
+    ptx: str | list[str], compute_capability: tuple[int, int] = (9, 0), max_registers: int | None = None
+) -> tuple[bytes, str]:
     """Assemble PTX to machine code.
 
     Parameters
     ----------
-    ptx : str
-        From :func:`compile_ptx`.
+    ptx : str or list of str
+        From :func:`compile_ptx`; several texts are linked together.
     compute_capability : pair of int
         Such as (9, 0).
     max_registers : int, optional
@@ -44,9 +46,10 @@ def link(ptx: str, compute_capability: tuple[int, int] = (9, 0), max_registers: 
         raise BackendUnavailable(
             f'link_report: nvJitLink cannot be loaded, got {error}, need pip install "pagedref[cuda]"'
         ) from error
-    data = ptx.encode()
     try:
-        linker.add_data(handle, linker.InputType.PTX, data, len(data), "kernel.ptx")
+        for number, text in enumerate([ptx] if isinstance(ptx, str) else ptx):
+            data = text.encode()
+            linker.add_data(handle, linker.InputType.PTX, data, len(data), f"{number}.ptx")
         linker.complete(handle)
         log = bytearray(linker.get_info_log_size(handle))
         linker.get_info_log(handle, log)

@@ -21,7 +21,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["PTX_CACHE", "PtxCache"]
+from pagedref_cuda._runtime.compiler import CompileOptions, compile_function
+from pagedref_cuda._runtime.detect import EMULATED_CAPABILITY
+
+__all__ = ["PTX_CACHE", "PtxCache", "compiled"]
 
 _OURS = ("pagedref_cuda", "pagedref")
 _COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-cuda-nvrtc", "numpy")
@@ -104,7 +107,13 @@ class PtxCache:
         base = Path(own) if own else (Path(shared) if shared else Path.home() / ".cache") / "pagedref"
         return base / "ptx"
 
-    def key(self, function: Callable[..., Any], argument_types: tuple[Any, ...], options: Any) -> str | None:
+    def key(
+        self,
+        function: Callable[..., Any],
+        argument_types: tuple[Any, ...],
+        options: Any,
+        compute_capability: tuple[int, int] = EMULATED_CAPABILITY,
+    ) -> str | None:
         """Return the name under which a text is kept; None for what is not ours.
 
         Parameters
@@ -115,6 +124,8 @@ class PtxCache:
             What it is compiled for.
         options : CompileOptions
             How.
+        compute_capability : pair of int
+            For which device.
 
         Returns
         -------
@@ -123,7 +134,7 @@ class PtxCache:
         """
         if not _is_ours(function.__module__ or "") or os.environ.get("PAGEDREF_PTX_CACHE") == "0":
             return None
-        parts = [function.__qualname__, *map(str, argument_types), repr(options)]
+        parts = [function.__qualname__, *map(str, argument_types), repr(options), repr(compute_capability)]
         return hashlib.sha256("\n".join([*parts, *dependencies(function), *_versions()]).encode()).hexdigest()
 
     def load(self, key: str | None) -> list[str] | None:
@@ -172,3 +183,35 @@ class PtxCache:
 
 PTX_CACHE = PtxCache()
 """The one of this process."""
+
+
+def compiled(
+    function: Callable[..., None],
+    argument_types: tuple[Any, ...],
+    options: CompileOptions,
+    compute_capability: tuple[int, int] = EMULATED_CAPABILITY,
+) -> list[str]:
+    """Return the PTX of a function, from the folder if it is there.
+
+    Parameters
+    ----------
+    function : callable
+        Plain Python.
+    argument_types : tuple of numba type
+        For which.
+    options : CompileOptions
+        How.
+    compute_capability : pair of int
+        For which device.
+
+    Returns
+    -------
+    list of str
+        PTX of the kernel, and of the helpers in CUDA C++ that it calls.
+    """
+    key = PTX_CACHE.key(function, argument_types, options, compute_capability)
+    texts = PTX_CACHE.load(key)
+    if texts is None:
+        texts = compile_function(function, argument_types, options, compute_capability)
+        PTX_CACHE.store(key, texts)
+    return texts

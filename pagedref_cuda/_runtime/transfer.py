@@ -1,8 +1,8 @@
 """Arrays on their way to kernels and back.
 
 On the emulator and in the simulator the host's arrays are the device's, strides included. On a GPU a host array is
-copied, without its gaps, and what a kernel wrote is copied back; an array with ``__cuda_array_interface__`` is used
-where it lies, on its own stream.
+copied, without its gaps, and what a kernel wrote is copied back, both on the stream of the operation; an array with
+``__cuda_array_interface__`` is used where it lies.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy.typing as npt
 from numba import cuda
 
 from pagedref_cuda._runtime.detect import SIMULATOR, mode
-from pagedref_cuda._runtime.device_arrays import DeviceArray, adopt, keeps_on_device, kept, stream_here
+from pagedref_cuda._runtime.device_arrays import DeviceArray, adopt, keeps_on_device, kept
+from pagedref_cuda._runtime.room import room
+from pagedref_cuda._runtime.streams import copied, named_stream, stream_here, watch_event
 from pagedref_cuda._runtime.simulated import SimulatedArray
 
 DIRECT = True
@@ -56,7 +58,15 @@ def readable(array: Any) -> Any:
         return _lent(array.argument()) if _direct() else array.argument()
     if _on_device(array):
         return cuda.as_cuda_array(array, sync=False)
-    return _lent(np.asarray(array)) if _direct() else cuda.to_device(np.ascontiguousarray(array))
+    return _lent(np.asarray(array)) if _direct() else _sent(array)
+
+
+def _sent(array: Any) -> Any:
+    """Copy a host array to the device, on the stream of the operation, which is not waited for."""
+    host = np.array(array, order="C")  # of our own: a caller's may be pinned, and is then read later
+    target = room(host.shape, host.dtype)
+    target.copy_to_device(host, stream=stream_here())
+    return target
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
@@ -74,7 +84,9 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
     array
         On the device.
     """
-    return _lent(np.empty(shape, dtype)) if _direct() else cuda.device_array(shape, np.dtype(dtype))
+    if _direct():
+        return _lent(np.empty(shape, dtype))
+    return room(shape, np.dtype(dtype))
 
 
 def fetch(array: Any) -> npt.NDArray[Any]:
@@ -94,9 +106,7 @@ def fetch(array: Any) -> npt.NDArray[Any]:
         return array.array
     if isinstance(array, np.ndarray | DeviceArray):
         return np.asarray(array)
-    host: npt.NDArray[Any] = array.copy_to_host()
-    settle()
-    return host
+    return copied(array)
 
 
 def to_host(array: Any) -> Any:
@@ -134,10 +144,7 @@ def written(*arrays: Any) -> Iterator[list[Any]]:
     for array, copy in zip(arrays, lent, strict=True):
         on_host = isinstance(array, np.ndarray)
         if on_host and not isinstance(copy, SimulatedArray | np.ndarray):
-            array[...] = copy.copy_to_host()
-
-
-_WATCHED: list[tuple[Any, Any, Callable[[npt.NDArray[Any]], None]]] = []
+            array[...] = copied(copy)
 
 
 def watch(flag: Any, complain: Callable[[npt.NDArray[Any]], None]) -> None:
@@ -156,47 +163,48 @@ def watch(flag: Any, complain: Callable[[npt.NDArray[Any]], None]) -> None:
     if _direct():
         complain(fetch(flag))
         return
-    done = cuda.event()
-    done.record(stream_here())
-    _WATCHED.append((done, flag, complain))
-    settle(wait=False)
+    watch_event(flag, complain)
 
 
-def settle(*, wait: bool = True) -> None:
-    """Look at all flags that are watched.
+def pinned(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """Return host memory that a GPU copies from and to without the processor; plain memory where there is none.
 
     Parameters
     ----------
-    wait : bool
-        Whether for kernels that are not done yet; else their flags stay watched.
-    """
-    while _WATCHED and (wait or _WATCHED[0][0].query()):
-        done, flag, complain = _WATCHED.pop(0)
-        done.synchronize()
-        complain(flag.copy_to_host())
-
-
-def stream_of(arguments: tuple[Any, ...]) -> Any:
-    """Return the stream that a launch belongs on: that of the operation's inputs, else of the first argument with one.
-
-    Parameters
-    ----------
-    arguments : tuple
-        Of a launch.
+    num_bytes : int
+        How much.
 
     Returns
     -------
-    stream or int
-        0 is the default stream. Other streams that the arguments name are waited for.
+    array (num_bytes,) of uint8
+        Not initialised.
     """
-    arrays = [array for array in arguments if hasattr(array, "__cuda_array_interface__")]
-    named = [array.stream for array in arrays if getattr(array, "stream", 0)]
-    stream = stream_here() or (named[0] if named else 0)
-    if not stream:
-        return 0
-    for other in named:
-        if int(other) != int(stream):
-            other.synchronize()
-    if len(named) < len(arrays):
-        cuda.default_stream().synchronize()  # copies from the host were made there
-    return stream
+    memory: npt.NDArray[np.uint8] = (
+        cuda.pinned_array(num_bytes, np.uint8) if mode() == "gpu" else np.empty(num_bytes, np.uint8)
+    )
+    return memory
+
+
+def move_pinned(pairs: list[tuple[DeviceArray, npt.NDArray[Any]]], *, back: bool) -> None:
+    """Copy between parts of device arrays and parts of pinned memory: all are queued, then waited for.
+
+    Parameters
+    ----------
+    pairs : list of (DeviceArray, array)
+        Of one form, without gaps.
+    back : bool
+        From the device to the host.
+    """
+    waiting: dict[int, Any] = {}
+    for part, host in pairs:
+        if mode() != "gpu":
+            (host if back else part.shadow)[...] = part.shadow if back else host
+            continue
+        array = part.argument()
+        stream = waiting.setdefault(part.stream_handle, named_stream(part.stream_handle))
+        if back:
+            array.copy_to_host(host, stream=stream)
+        else:
+            array.copy_to_device(host, stream=stream)
+    for stream in waiting.values():
+        stream.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -10,8 +11,11 @@ import pagedref_cuda
 from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache
+from pagedref.memory.stores import ArrayFrames
+from pagedref.save_file import spec_fields
 from pagedref_cuda import _runtime
 from pagedref_cuda.fast.words import CacheWords, cache_words
+from pagedref_cuda.runner._frames import DeviceFrames
 
 __all__ = ["DIRECT", "DeviceCache"]
 
@@ -42,8 +46,8 @@ class DeviceCache(PagedKVCache):
 
     Notes
     -----
-    On a GPU, ``arrays`` gives :class:`pagedref_cuda.DeviceArray`, and saving and swapping are refused. Where there is
-    no GPU, the host's arrays are the device's, and this is a plain cache.
+    On a GPU, ``arrays`` gives :class:`pagedref_cuda.DeviceArray`, pages are swapped through pinned buffers, and saving
+    is refused. Where there is no GPU, the host's arrays are the device's, and this is a plain cache.
     """
 
     def __init__(self, spec: CacheSpec, num_frames: int, *, frame_order: Any = None, poison: bool = False) -> None:
@@ -55,6 +59,22 @@ class DeviceCache(PagedKVCache):
         self.words: list[tuple[CacheWords | None, CacheWords | None]] = [
             (cache_words(keys), cache_words(values)) for keys, values in pairs
         ]
+
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """What the bytes of a page mean; plain numbers have no scales."""
+        return {**spec_fields(self.spec), "byte_order": sys.byteorder, "fixed_scales": None}
+
+    def frame_store(self) -> ArrayFrames:
+        """Return the frames of this cache as bytes, for swapping (S33).
+
+        Returns
+        -------
+        ArrayFrames
+            Of the same bytes as on the host; writing to it writes the cache.
+        """
+        return self._pool.frame_store() if isinstance(self._pool, _DevicePool) else super().frame_store()
 
 
 class _DevicePool:
@@ -75,9 +95,14 @@ class _DevicePool:
         """Return every array whose first axis is the frame."""
         return [array for pair in self._layers for array in pair]
 
+    def frame_store(self) -> DeviceFrames:
+        """Return the frames as bytes."""
+        keys, values = zip(*self._layers, strict=True)
+        return DeviceFrames({"k": list(keys), "v": list(values)})
+
     def parts(self) -> NoReturn:
         """Refuse what reads and writes the pool from the host."""
-        raise ContractError("DeviceCache: pool lies on the device, got a call that saves or swaps, need PagedKVCache")
+        raise ContractError("DeviceCache: pool lies on the device, got a call that saves, need PagedKVCache")
 
     def poison(self, frames: Any) -> None:
         """Fill frames with NaN."""

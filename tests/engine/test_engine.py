@@ -473,7 +473,7 @@ def test_callbacks_may_add_and_abort_but_not_step() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_frames": 0}, {"page_size": 1.5}, {"watermark": -1}, {"swap_frames": None}, {"token_budget": 4},
+    [{"num_frames": 0}, {"page_size": 1.5}, {"watermark": -1}, {"swap_frames": -1}, {"token_budget": 4},
      {"preemption": "drop"}, {"speculation": Speculation(branches=2)}, {"speculation": 3}, {"deterministic": "no"},
      {"watermark": 512}],
 )  # fmt: skip

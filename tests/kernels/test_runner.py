@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -124,7 +125,7 @@ def test_other_caches_are_served_through_their_operations(kind: str) -> None:
 
 
 @only_compiled
-def test_a_pool_that_the_host_cannot_see(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_the_host_cannot_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The route of a GPU: pages that are copied before they are written, poison, and refusals."""
     monkeypatch.setattr(_pool, "DIRECT", False)
     config = make_config()
@@ -141,8 +142,35 @@ def test_a_pool_that_the_host_cannot_see(monkeypatch: pytest.MonkeyPatch) -> Non
     cache.free([parent, child])
     assert np.isnan(np.asarray(cache.arrays(0)[0])).all()
     with pytest.raises(ContractError, match="DeviceCache: pool lies on the device"):
-        cache.frame_store()
+        cache.save(cache.add(), tmp_path / "one")
     cache.audit()
+
+
+@only_compiled
+@pytest.mark.parametrize("on_host", ["written", "read", "neither"])
+def test_pages_of_a_pool_on_the_device_have_the_bytes_of_the_host(on_host: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_pool, "DIRECT", False)
+    config, rng = make_config(), np.random.default_rng(0)
+    runner = Runner(config, make_weights(config))
+    device, host = runner.make_cache(runner.cache_spec(4), 6), PagedKVCache(runner.cache_spec(4), 6)
+    first, last = {"written": (host, device), "read": (device, host), "neither": (device, device)}[on_host]
+    source, target = first.frame_store(), last.frame_store()
+    assert first.geometry == last.geometry
+    assert (source.layout, source.bytes_per_frame) == (target.layout, target.bytes_per_frame)
+    pages = rng.integers(0, 64, (3, source.bytes_per_frame)).astype(np.uint8)
+    source.write([4, 0, 2], pages)
+    source.copy([4, 2], [5, 3])
+    source.copy([5, 3, 0], [3, 0, 5])  # in a ring
+    source.copy([3, 0, 5], [5, 3, 0])
+    target.write([1, 2, 3, 4], source.read([0, 5, 3, 0]))
+    assert (target.read([1, 2, 3, 4]) == pages[[1, 0, 2, 1]]).all()
+    keys = np.asarray(last.arrays(1)[0])[2].tobytes()
+    start = len(keys)  # behind the keys of layer 0
+    assert keys == pages[0, start : 2 * start].tobytes()
+    with pytest.raises(ContractError, match="write: pages have the wrong form"):
+        target.write([1], pages)
+    with pytest.raises(ContractError, match="frames"):
+        target.read([6])
 
 
 @only_compiled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -52,6 +53,11 @@ def test_numbers_are_printed_numbers() -> None:
     block = printed_block(README, EXAMPLE)
     assert block, f"README has no block printed by {EXAMPLE}"
     assert block == run_python(EXAMPLE), f"paste what {EXAMPLE} prints"
+
+
+def test_figure_is_what_the_memory_says() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "_ext" / "front_figure.py"))["figure"]()
+    assert (ROOT / "docs" / "_static" / "front.svg").read_text() == drawn, "run python docs/_ext/front_figure.py"
 
 
 def test_python_example_runs() -> None:

@@ -13,6 +13,7 @@ import pagedref.attention as reference
 from pagedref import addressing
 from pagedref.attention import mla
 from pagedref.attention.quantize import quantize
+from pagedref.conformance.agreement import NotRefused, OtherRefusal
 from pagedref.kv_cache import PagedKVCache
 
 __all__ = [
@@ -224,11 +225,12 @@ def refuses(call: Callable[[], object], error: type[Exception], words: tuple[str
         call()
     except error as raised:
         missing = [word for word in words if word not in str(raised)]
-        assert not missing, f"{what}: text {str(raised)!r} does not say {missing}"
+        if missing:
+            raise OtherRefusal(f"{what}: text {str(raised)!r} does not say {missing}") from raised
     except Exception as raised:
-        raise AssertionError(f"{what}: raised {raised!r} instead of {error.__name__}") from raised
+        raise OtherRefusal(f"{what}: raised {raised!r} instead of {error.__name__}") from raised
     else:
-        raise AssertionError(f"{what}: was accepted")
+        raise NotRefused(f"{what}: was accepted")
 
 
 def sparse_bytes(count: int) -> npt.NDArray[np.int8]:

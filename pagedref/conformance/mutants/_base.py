@@ -143,7 +143,8 @@ class Naive:
         names = ("k_cache", "v_cache", "kv_indptr", "kv_indices", "kv_last_page_len")
         kinds = ("kv_format", "k_scale", "v_scale", "k_zero", "v_zero")
         stored: dict[str, Any] = {name: keywords.get(name) for name in kinds}
-        keys, values = reference.gather_kv(*(arrays[name] for name in names), **stored)
+        mapped = {**arrays, "kv_indices": np.maximum(arrays["kv_indices"], 0)}  # no visible page is unmapped
+        keys, values = reference.gather_kv(*(mapped[name] for name in names), **stored)
         q, options = arrays["q"], call.options
         out = np.zeros((*q.shape[:2], values.shape[2]), q.dtype)
         lse = np.zeros(q.shape[:2], np.float64 if q.dtype == np.float64 else np.float32)
