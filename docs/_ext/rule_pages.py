@@ -20,6 +20,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from rules import link
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.nodes import make_refnode
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,8 @@ def error_text(node: ast.Call) -> str:
     parts = [words(argument) for argument in node.args]
     if name_of(node.func) in RAISERS and len(parts) == 5:
         return f"{parts[0]}: {parts[1]} {parts[2]}, got …, need {parts[4]}"
+    if name_of(node.func) in RAISERS:
+        return f"…: {parts[0]} is wrong, got …, need {parts[-1]}"
     return " ".join(parts)
 
 
@@ -90,7 +93,7 @@ def scan() -> Sources:
             elif isinstance(node, ast.Call) and name_of(node.func) in MISTAKES and len(node.args) >= 3:
                 found.mistakes[words(node.args[2])].append(words(node.args[1]))
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        note_functions(found.tests, path, path.relative_to(ROOT))
+        note_functions(found.tests, path, path.relative_to(ROOT), "test", "Test")
     for path in sorted((ROOT / "pagedref" / "conformance").glob("[!_]*.py")):
         if "slips" not in path.stem:
             note_functions(found.checks, path, path.relative_to(ROOT))
@@ -103,11 +106,11 @@ def scan() -> Sources:
     return found
 
 
-def note_functions(table: dict[str, list[str]], path: Path, where: Path) -> None:
-    """Note the functions and classes of a module whose source names a rule."""
+def note_functions(table: dict[str, list[str]], path: Path, where: Path, *starts: str) -> None:
+    """Note the functions and classes of a module whose source names a rule, or those whose names start in some way."""
     text = path.read_text()
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.startswith(starts or ""):
             for rule in set(NUMBER.findall(ast.get_source_segment(text, node) or "")):
                 table[rule].append(f"{where} · {node.name}")
 
@@ -144,10 +147,11 @@ def write_pages(app: Sphinx) -> None:
     folder = Path(app.srcdir) / "rules"
     folder.mkdir(exist_ok=True)
     found = scan()
-    pages = {
-        f"{page_name(rule)}.rst": page(rule, title, text, found)
-        for rule, title, text in rules((Path(app.srcdir) / "semantics.rst").read_text())
-    }
+    whole = (Path(app.srcdir) / "semantics.rst").read_text()
+    pages = {f"{page_name(rule)}.rst": page(rule, title, text, found) for rule, title, text in rules(whole)}
+    missing = {f"{page_name(rule)}.rst" for rule in re.findall(r"^\.\. _([SL]\d+):", whole, flags=re.M)} - {*pages}
+    if missing:
+        raise ExtensionError(f"rules without a title and a text in semantics.rst: {sorted(missing)}")
     for name, text in pages.items():
         path = folder / name
         if not path.exists() or path.read_text() != text:
@@ -216,7 +220,6 @@ def fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_css_file("rules.css")
     app.add_node(Uses)
     app.add_directive("rule-uses", RuleUses)
     app.connect("builder-inited", write_pages)

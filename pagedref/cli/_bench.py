@@ -97,7 +97,7 @@ def measure(model: Model, options: argparse.Namespace) -> dict[str, Any]:
     rng = np.random.default_rng(options.seed)
     config, size = model.config, options.page_size
     if (longest := options.shared + options.prompt_tokens[1]) > config.max_model_len:
-        refuse("bench", "prompt_tokens", "are too long", longest, f"at most {config.max_model_len} with the shared ones")
+        refuse("bench", "prompt_tokens", "are too long", longest, f"at most {config.max_model_len}, shared ones too")
     vocab = np.setdiff1d(np.arange(config.vocab_size), np.array(sorted(config.eos_token_ids)))
     shared = rng.choice(vocab, options.shared).tolist()
     lengths = rng.integers(options.prompt_tokens[0], options.prompt_tokens[1] + 1, options.requests)

@@ -55,4 +55,4 @@ def _check(options: argparse.Namespace) -> int:
         if result.status != "passed":
             print(f"{result.status.upper():12}{result.name}: {result.detail}\n{'':12}({result.fault})")
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
-    return int(counts["failed"] > 0)
+    return int(counts["failed"] > 0 or not counts["passed"])  # what judged nothing is no success

@@ -13,6 +13,8 @@ from pagedref.conformance.agreement import assert_bound, assert_exact
 from pagedref.conformance.cases import PagedCase, type_of_judgement
 from pagedref.numerics import EXP_ULPS, TANH_ULPS, tiny, unit_roundoff
 
+__all__ = ["norm_bound"]
+
 Array = npt.NDArray[Any]
 
 
@@ -107,7 +109,8 @@ def in_pages_of(case: PagedCase, page_size: int) -> PagedCase:
     lens = np.array([len(keys) for keys in case.keys], np.int64)
     last = np.asarray(last_page_len(lens, page_size), np.int32).reshape(-1)
     frames = np.arange(indptr[-1], dtype=np.int32)
-    tables = {"kv_indptr": indptr.astype(np.int32), "kv_indices": frames, "kv_last_page_len": last}
+    indptr = indptr.astype(np.int32)
+    tables: dict[str, Any] = {"kv_indptr": indptr, "kv_indices": frames, "kv_last_page_len": last}
     return replace(case, k_cache=caches[0], v_cache=caches[1], **tables)
 
 

@@ -315,7 +315,7 @@ class Driver:
         for page in range(first // self.page_size, self._pages(len(sequence.tokens))):
             frame = self.tables[seq][page]
             if others := self._holders(frame, but=seq):
-                if page < kept:
+                if page < kept or page * self.page_size < first:
                     self._fail("shared page written", "S27", f"page {page} of sequence {seq} is that of {others[0]}")
                 self._fail("double free", "S25", f"frame {frame} is given to sequence {seq} while {others[0]} holds it")
             if page >= kept:

@@ -17,7 +17,13 @@ _RIGHT = (PlainManager, adapt(KVManager), adapt(KVManager, policy="fifo"), adapt
 
 
 def make_logs() -> list[dict[str, Any]]:
-    """Return the logs: each known fault, and some long random ones."""
+    """Return the logs: each known fault, and some random ones.
+
+    Returns
+    -------
+    list of dict
+        As the manifest has them.
+    """
     logs = [
         _log(named.name, named.fault, named.comment, named.num_frames, named.page_size, named.operations)
         for named in NAMED

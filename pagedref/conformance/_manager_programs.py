@@ -116,6 +116,9 @@ NAMED: tuple[Named, ...] = (
     Named("whole-prompt-cached", "P52", "at least one token is left to compute", 4, 4,
           (_begin(0, 1, 0, 1, 1, 1, 1, 1), _commit(0), _free(0), _lookup(0, 1, 0, 1, 1, 1, 1, 1),
            _begin(0, 1, 0, 1, 1, 1, 1, 1), _commit(0))),
+    Named("other-prefix", "P51", "a page is what it is only behind the pages before it", 8, 2,
+          (_begin(0, 1, 1, 1), _commit(0), _begin(32, 32), _commit(1), _lookup(32, 32, 1, 1, 0),
+           _begin(32, 32, 1, 1, 0), _commit(2))),
     Named("adapter-and-salt", "P50", "an adapter X, a salt X and neither are three different prompts", 9, 2,
           (_begin(0, 1, 0, 1, space=ADAPTER), _commit(0), _lookup(0, 1, 0, 1, 0, space=SALT), _lookup(0, 1, 0, 1, 0),
            _begin(0, 1, space=SALT), _commit(1), _lookup(0, 1, 0, 1, 0, space=SALT), _begin(0, 1, 0, 1), _commit(2),
@@ -284,8 +287,9 @@ def shrink(
                 start += size
         size //= 2
     for at, operation in enumerate(program):
-        tokens = operation.tokens
-        while len(tokens) > 1 and fails([*program[:at], operation._replace(tokens=tokens[:-1]), *program[at + 1 :]]):
-            tokens = tokens[:-1]
-            program[at] = operation._replace(tokens=tokens)
+        for size in range(1, len(operation.tokens)):
+            shorter = operation._replace(tokens=operation.tokens[:size])
+            if fails([*program[:at], shorter, *program[at + 1 :]]):
+                program[at] = shorter
+                break
     return tuple(program)

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from pagedref.conformance.cases import make_case
 from pagedref.kv_format import KVFormat
 
+__all__ = ["move_probes"]
+
 Array = npt.NDArray[Any]
 Parts = dict[str, Array]
 Row = tuple[str, str, Callable[[Any], Parts], tuple[str, ...]]
@@ -117,7 +119,13 @@ def _merge(name: str, shift: float = 0.0, count: int = 2, empty: tuple[int, ...]
 
 
 def move_probes() -> list[Row]:
-    """Return all probes of movement and merging: name, operation, run, types of the caches."""
+    """Make all probes of movement and merging.
+
+    Returns
+    -------
+    list of tuple
+        Name, operation, run, types of the caches.
+    """
     plain = KVFormat("float32")
     rows = [_append(name, slots, plain, 1.0, at) for at, (name, slots) in enumerate(_SLOTS.items())]
     for at, (name, form) in enumerate(_STORED.items()):

@@ -44,7 +44,7 @@ class SequenceSteps:
         scale, zero = stored.get(f"{side}_scale"), stored.get(f"{side}_zero")
         if form is None:
             numbers = rows.astype(np.float64)
-            return numbers if scale is None else numbers * np.asarray(scale, np.float64)[..., None]
+            return np.asarray(numbers if scale is None else numbers * np.asarray(scale, np.float64)[..., None])
         scale, zero = (
             x if x is None or x.ndim < 2 else x[frames, offsets] if form.computed else x[frames]
             for x in (None if x is None else np.asarray(x) for x in (scale, zero))
@@ -178,6 +178,6 @@ class SequenceSteps:
 def _select(weights: Array, v: Array) -> Array:
     """Return sums over keys; a weight of 0 selects nothing, whatever the value is (S7)."""
     if np.isfinite(v).all():
-        return np.einsum("rhk,khd->rhd", weights, v)
+        return np.asarray(np.einsum("rhk,khd->rhd", weights, v))
     terms = np.where(weights[..., None] == 0, 0, weights[..., None] * v.transpose(1, 0, 2)[None])
     return np.asarray(terms.sum(axis=2))

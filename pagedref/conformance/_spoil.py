@@ -10,11 +10,23 @@ import numpy.typing as npt
 
 from pagedref.conformance.cases import PagedCase
 
+__all__ = ["scales"]  # the others serve slips alone
+
 Array = npt.NDArray[Any]
 
 
 def scales(change: Any) -> Any:
-    """Return a step that changes the scales of a cache."""
+    """Make a step that changes the scales of a cache.
+
+    Parameters
+    ----------
+    change : callable (scales, case) -> scales
+        Takes and gives scales by name, of float64.
+
+    Returns
+    -------
+    callable (case) -> case
+    """
 
     def before(case: PagedCase) -> PagedCase:
         names = [name for name in ("k_scale", "v_scale") if case.stored.get(name) is not None]

@@ -9,12 +9,24 @@ import pytest
 from pagedref.conformance.runner import run
 from pagedref.conformance.verdict import Finding, Verdict
 
+__all__ = ["verdict"]  # pytest finds what it runs by name
+
 _GROUPS = ("probes", "checks", "stored forms", "faults", "laws", "index widths", "random cases")
 
 
 @pytest.fixture(scope="module")
 def verdict(request: pytest.FixtureRequest, pagedref_backend: Any, pagedref_backend_name: str) -> Verdict:
-    """The verdict on the backend under test, made once."""
+    """Judge the backend under test, once.
+
+    Parameters
+    ----------
+    request, pagedref_backend, pagedref_backend_name
+        Of pytest and of the plugin.
+
+    Returns
+    -------
+    Verdict
+    """
     profile = str(request.config.getoption("--pagedref-profile"))
     return run(pagedref_backend, pagedref_backend_name, profile=profile)
 
@@ -23,7 +35,7 @@ def verdict(request: pytest.FixtureRequest, pagedref_backend: Any, pagedref_back
 def test_group(verdict: Verdict, group: str) -> None:
     """Every check of a group holds; the report names those that fail, and what is wrong with the backend."""
     found = [finding for finding in verdict.findings if finding.group == group]
-    if not any(finding.status == "holds" or finding.status == "fails" for finding in found):
+    if not any(finding.status in ("holds", "fails") for finding in found):
         pytest.skip("; ".join(dict.fromkeys(finding.text for finding in found)) or "not offered")
     failing = [finding for finding in found if finding.status == "fails"]
     assert not failing, _report(verdict, failing)

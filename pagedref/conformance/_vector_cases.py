@@ -21,7 +21,12 @@ Array = npt.NDArray[Any]
 
 
 def all_vectors() -> list[Vector]:
-    """Return every vector, groups together."""
+    """Return every vector.
+
+    Returns
+    -------
+    list of Vector
+    """
     return [*_addresses(), *_rows(), *_masks(), *_scores(), *_stored(), *_written(), *_merged(), *_refused()]
 
 

@@ -71,7 +71,17 @@ class Vector:
 
 
 def expected_state(state: Any) -> dict[str, Expected]:
-    """Return what output and lse must be, of a state of the oracle with bounds."""
+    """Return what output and lse must be.
+
+    Parameters
+    ----------
+    state : DenseState
+        Of the oracle, with bounds.
+
+    Returns
+    -------
+    dict of str to Expected
+    """
     return {
         "out": Expected("bound", (np.asarray(state.out, np.float64),), np.asarray(state.out_bound, np.float64)),
         "lse": Expected("bound", (np.asarray(state.lse, np.float64),), np.asarray(state.lse_bound, np.float64)),
@@ -81,7 +91,19 @@ def expected_state(state: Any) -> dict[str, Expected]:
 def attention_vector(
     fault: str, name: str, comment: str, case: PagedCase, *, flags: tuple[str, ...] = (), outcome: str = "values"
 ) -> Vector:
-    """Return the vector of a paged case; decode where every sequence has one query row and the name says so."""
+    """Return the vector of a paged case.
+
+    Parameters
+    ----------
+    fault, name, comment, flags, outcome
+        As in `Vector`; the flag ``decode`` makes it one of ``paged_decode``.
+    case : PagedCase
+        The batch.
+
+    Returns
+    -------
+    Vector
+    """
     decode = "decode" in flags
     arguments: dict[str, Any] = {"q": case.q} if decode else {"q": case.q, "qo_indptr": case.qo_indptr}
     names = [array.name for array in OPERATIONS["paged_decode"].arrays[1:6]]

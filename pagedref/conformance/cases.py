@@ -218,6 +218,10 @@ def judged_as(dtype: str) -> Iterator[None]:
     dtype : str
         Type of products and sums, such as ``float16``.
 
+    Yields
+    ------
+    None
+
     Examples
     --------
     >>> case = make_case(0, [1], [4])

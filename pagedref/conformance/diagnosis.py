@@ -111,12 +111,14 @@ def _wide(answer: Answer) -> Answer:
     return replace(answer, bounds={name: 16 * bound for name, bound in answer.bounds.items()})
 
 
-_BY_NAME: dict[str, AnySlip] = {slip.name: slip for slip in (*SLIPS, *MOVE_SLIPS)}
+_EVERY: list[AnySlip] = [*SLIPS, *MOVE_SLIPS]
+_BY_NAME = {slip.name: slip for slip in _EVERY}
 
 
 def _judge(slips: tuple[str, ...], replies: Iterable[Reply]) -> tuple[list[str], list[str]]:
     """Return the failing probes that agree with slips; none where an answer contradicts them. And those they cover."""
-    agree, cover = [], []
+    agree: list[str] = []
+    cover: list[str] = []
     for reply in replies:
         wrong = _wrong_answer(slips, reply.probe.name) if reply.parts is not None else None
         if wrong is None or reply.parts is None:

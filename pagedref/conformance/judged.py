@@ -123,6 +123,8 @@ class Judged:
         if len(pair) != 2 or pair[0] is None or (pair[1] is None and name not in _STATES):
             raise AssertionError(f"{name}: returned {type(result).__name__}, need a pair (out, lse)")
         out = np.asarray(pair[0])
+        if out.dtype.kind in "USO" or not out.ndim:
+            raise AssertionError(f"{name}: returned {type(result).__name__}, need a pair (out, lse)")
         if pair[1] is None:
             self.lacks_lse = True
             lse = getattr(reference, name)(*arrays, **keywords).lse

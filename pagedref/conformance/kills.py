@@ -12,9 +12,9 @@ import numpy as np
 from pagedref.conformance.checks import CHECKS
 from pagedref.conformance.diagnosis import diagnose
 from pagedref.conformance.fault_cases import FAULT_CASES, NotHere
-from pagedref.conformance.move_slips import MOVE_SLIPS
+from pagedref.conformance.move_slips import MOVE_SLIPS, MoveSlip
 from pagedref.conformance.mutants import MUTANTS
-from pagedref.conformance.slips import SLIPS
+from pagedref.conformance.slips import SLIPS, Slip
 
 __all__ = ["Kill", "kill", "mutants", "row", "table"]
 
@@ -61,7 +61,8 @@ def mutants() -> Iterator[tuple[str, str, Any]]:
     """
     for name, mutant in MUTANTS.items():
         yield name, mutant.fault, mutant.backend
-    for slip in (*SLIPS, *MOVE_SLIPS):
+    slips: list[Slip | MoveSlip] = [*SLIPS, *MOVE_SLIPS]
+    for slip in slips:
         yield f"slip {slip.name}", slip.text, slip.backend
 
 

@@ -52,7 +52,7 @@ class Law:
 def placement(backend: Any, case: PagedCase, seed: int) -> None:
     """Renaming frames changes no bit."""
     order = np.random.default_rng(seed).permutation(len(case.k_cache))
-    pools = {name: np.empty_like(getattr(case, name)) for name in ("k_cache", "v_cache")}
+    pools: dict[str, Any] = {name: np.empty_like(getattr(case, name)) for name in ("k_cache", "v_cache")}
     for name, pool in pools.items():
         pool[order] = getattr(case, name)
     moved = replace(case, kv_indices=order[case.kv_indices].astype(np.int32), **pools)
@@ -72,7 +72,7 @@ def poison(backend: Any, case: PagedCase, seed: int) -> None:
     """NaN and Inf in every slot without a live token change no bit."""
     dead, plain = ~live_slots(case), case.prefill(backend)
     for value in (0.0, np.nan, np.inf):
-        caches = {"k_cache": case.k_cache.copy(), "v_cache": case.v_cache.copy()}
+        caches: dict[str, Any] = {"k_cache": case.k_cache.copy(), "v_cache": case.v_cache.copy()}
         for cache in caches.values():
             cache[dead] = value
         same(replace(case, **caches).prefill(backend), plain, f"{value} in dead slots")
@@ -138,7 +138,7 @@ def sharing(backend: Any, case: PagedCase, seed: int) -> None:
     }
     both = np.concatenate([one.kv_indices, one.kv_indices])
     shared = replace(one, kv_indices=both, **twice)
-    pools = {name: np.concatenate([x, x]) for name, x in (("k_cache", one.k_cache), ("v_cache", one.v_cache))}
+    pools: dict[str, Any] = {name: np.concatenate([getattr(one, name)] * 2) for name in ("k_cache", "v_cache")}
     copies = np.concatenate([one.kv_indices, one.kv_indices + len(one.k_cache)]).astype(np.int32)
     same(replace(shared, kv_indices=copies, **pools).prefill(backend), shared.prefill(backend), "private copies")
 
@@ -152,8 +152,8 @@ def fork(backend: Any, case: PagedCase, seed: int) -> None:
     written: dict[int, list[Array]] = {ids[0]: []}
     for turn in range(4):
         for seq in list(ids):
-            rows = rng.standard_normal((2, heads, dim)).astype(dtype)
-            step = cache.begin([seq], [2])
+            rows = rng.standard_normal((3, heads, dim)).astype(dtype)
+            step = cache.begin([seq], [3])
             cache.append(step, rows, -rows)
             cache.commit(step)
             written[seq].append(rows)

@@ -83,13 +83,33 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.fixture(scope="session")
 def pagedref_backend_name(request: pytest.FixtureRequest) -> str:
-    """Name of the backend under test; NumPy where none is given."""
+    """Name the backend under test; NumPy where none is given.
+
+    Parameters
+    ----------
+    request : pytest.FixtureRequest
+        Of pytest.
+
+    Returns
+    -------
+    str
+    """
     return str(request.config.getoption("--pagedref-backend") or "numpy")
 
 
 @pytest.fixture(scope="session")
 def pagedref_backend(pagedref_backend_name: str) -> Any:
-    """The backend under test."""
+    """Load the backend under test.
+
+    Parameters
+    ----------
+    pagedref_backend_name : str
+        Its name.
+
+    Returns
+    -------
+    module or object
+    """
     from pagedref import backends
 
     return backends.load(pagedref_backend_name)

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -184,23 +185,23 @@ class _Suite:
             for dtype in ("float32", "float64"):
                 if dtype in self.storage and dtype in self.query:
                     for name, check in CHECKS.items():
-                        yield "checks", f"{name} ({dtype})", lambda check=check, dtype=dtype: check(judged, dtype)
+                        yield "checks", f"{name} ({dtype})", partial(check, judged, dtype)
             for form in FORMATS[:: self.profile.formats]:
                 if form.dtype.name in self.storage:
                     for name, stored in STORED_CHECKS.items():
-                        yield "stored forms", f"{name}: {_words(form)}", lambda s=stored, form=form: s(judged, form)
+                        yield "stored forms", f"{name}: {_words(form)}", partial(stored, judged, form)
             for case in FAULT_CASES.values():
-                yield "faults", f"{case.number} {case.what}", lambda case=case: self.fault(case)
+                yield "faults", f"{case.number} {case.what}", partial(self.fault, case)
         for number, law in LAWS.items():
             for at, (_, kv_lens) in enumerate(self.profile.sizes):
                 for seed in range(self.profile.seeds if at == 0 else 1):
                     dtype = "float32" if "float32" in self.storage else self.storage[0]
                     size = f"{max(kv_lens)} keys" + (f", seed {seed}" if seed else "")
                     what = f"{number} {law.text} ({size})"
-                    yield "laws", what, lambda n=number, s=seed, a=at, d=dtype: self.law(n, s, a, d)
+                    yield "laws", what, partial(self.law, number, seed, at, dtype)
         for width in WIDTHS:
             if self.profile.large or not width.large:
-                yield "index widths", width.name, lambda width=width: self.width(width)
+                yield "index widths", width.name, partial(self.width, width)
 
     def ask(self, group: str, name: str, call: Callable[[], object]) -> None:
         """Run one check and note what came of it."""

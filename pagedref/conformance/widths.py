@@ -105,13 +105,16 @@ class Width:
         -------
         dict of int to str
         """
-        offset, found = frame * self.frame_bytes, {}
-        for bits, what in ((16, f"frame numbers wrap at {1 << 16:,}"), (15, f"frame numbers wrap at {1 << 15:,}")):
-            found[frame % (1 << bits)] = what
+        offset = frame * self.frame_bytes
+        narrow = [(frame % (1 << bits), f"frame numbers wrap at {1 << bits:,}") for bits in (16, 15)]
         for bits in (32, 31):
             what = f"int32 wraps at page {frame:,} (offset modulo 2**{bits})"
-            found.setdefault(offset % (1 << bits) // self.frame_bytes, what)
-        return {at: what for at, what in found.items() if at != frame}
+            narrow.append((offset % (1 << bits) // self.frame_bytes, what))
+        found: dict[int, str] = {}
+        for at, what in narrow:
+            if at != frame:
+                found[at] = f"{found[at]} or {what}" if at in found else what
+        return found
 
     @staticmethod
     def _attention(backend: Any, q: Array, k: Array, v: Array, pages: Any, one: Any) -> dict[str, Callable[[], Any]]:
@@ -152,7 +155,7 @@ class Width:
 
 
 WIDTHS: tuple[Width, ...] = (
-    Width("frame 65,536 of pages of 1", 65_537, 16, 1, large=False),
+    Width("frame 65,541 of pages of 1", 65_542, 16, 1, large=False),
     Width("frame 70,000 of pages of 4", 70_001, 64, 4, large=False),
     Width("element 2**31", 65_537, 32_768, 16),
     Width("element 2**31 behind a stride that is no power of two", 2_067, 1_039_680, 4),

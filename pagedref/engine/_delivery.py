@@ -60,19 +60,22 @@ class Delivery(Stepping):
     def _hand_out(self, request: Request) -> None:
         """Tell a request's listener and owner what is new, in order; a listener that raises ends it."""
         box: Any = self._mail.get(request.number, self._loose)
-        failed: Exception | None = None
+        failed: BaseException | None = None
         while request.news:
             delta = request.news.pop(0)
             try:
                 if request.listener is not None:
-                    request.listener(delta)
-            except Exception as error:
+                    with self._aborts_at_once():
+                        request.listener(delta)
+            except BaseException as error:
                 request.listener, failed = None, error
             if failed is not None and delta.completion is not None:
                 delta = replace(delta, completion=replace(delta.completion, error=_told(failed)))
             box.append(delta)
             if failed is not None and not request.news and request.number in self._requests:
                 self._end(request, "error", failed)
+        if failed is not None and not isinstance(failed, Exception):  # Ctrl-C in a listener: nothing of it is lost
+            raise failed
 
     def _completion(self, request: Request) -> Completion:
         """Return everything that came of a request; without text if the tokenizer fails."""

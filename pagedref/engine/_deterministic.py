@@ -78,6 +78,7 @@ def exact_backend(model: Model) -> OrderedBackend:
     ----------
     model : Model
         On a backend of NumPy arrays.
+
     Returns
     -------
     OrderedBackend
@@ -92,7 +93,10 @@ def exact_backend(model: Model) -> OrderedBackend:
     own = model.config
     if own.latent is not None:
         refuse("EngineConfig", "deterministic", "is not supported for latent attention", True, "False")
-    for length in {own.hidden_size, own.intermediate_size, own.num_qo_heads * own.head_dim}:
+    lengths = {own.hidden_size, own.intermediate_size, own.num_qo_heads * own.head_dim}
+    if own.experts is not None:
+        lengths |= {own.experts.size, own.experts.shared_size} - {0}
+    for length in sorted(lengths):
         if not products_are_exact(length):
             text = f"got other bits in another place for rows of {length}, need a library that treats all alike"
             raise BackendUnavailable(f"EngineConfig: deterministic is not available with this matrix library, {text}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class Stepping:
     _planned: Plan | None
     _window: int | None
     _busy: bool = False
-    _late: list[Request] | None = None  # to be aborted as soon as their tokens are stored, or taken; None: at once
+    _late: list[Request] | None = None  # who is to be aborted when the step allows it; None: at once
     _exactly: Callable[[], AbstractContextManager[None]]
     on_step: Callable[[], object] | None = None
     """Called within each step when its tokens are stored and nobody has left yet: to look at the memory."""
@@ -55,11 +55,12 @@ class Stepping:
         """Run one step, if there is anything to do."""
         if self._busy:
             raise ContractError("step: the engine is in a step, got a call from a callback, need one after it")
-        self._busy = True
+        self._busy, self._late = True, []
         try:
             self._run_step()
         finally:
-            self._busy, self._late = False, None
+            self._busy = False
+            self._abort_late()
 
     def _run_step(self) -> None:
         began = self._clock()
@@ -114,7 +115,6 @@ class Stepping:
     def _outcomes(self, batch: ModelStep, parts: list[Part]) -> None:
         """Keep what was computed and see what came of it for each request."""
         best = batch.logits.argmax(axis=1).tolist() if len(batch.logits) else []
-        self._late = []
         checked = [self._check_guesses(part, batch, best) for part in parts]
         kept = [0 if isinstance(found, Exception) else found.in_place for found in checked]
         batch.commit(kept, learn=self.config.prefix_cache, window=self._window)
@@ -122,14 +122,14 @@ class Stepping:
         manager = self.cache.manager
         self._meter.frames_peak = max(self._meter.frames_peak, manager.num_frames - manager.num_available)
         if self.on_step is not None:
-            self.on_step()
+            with self._aborts_at_once():
+                self.on_step()
         self._scheduler.done()
         pairs = zip(parts, checked, strict=True)
         for _, group in groupby(pairs, key=lambda pair: pair[0].request.number):
             own = list(group)
             request = own[0][0].request
             failed: Exception | None = None
-            self._late = []
             try:
                 good = []
                 for part, found in own:
@@ -147,10 +147,19 @@ class Stepping:
                 self._deliver(request)
 
     def _abort_late(self) -> None:
-        """Abort those whose abort had to wait."""
-        late, self._late = self._late or [], None
+        """Abort those whose abort had to wait: it came while the step was planned, computed or taken."""
+        late, self._late = self._late or [], [] if self._busy else None
         for request in late:
             self._end(request, "abort")
+
+    @contextmanager
+    def _aborts_at_once(self) -> Iterator[None]:
+        """Let a callback run where everything is in order."""
+        waiting, self._late = self._late, None
+        try:
+            yield
+        finally:
+            self._late = waiting
 
     def _check_guesses(self, part: Part, batch: ModelStep, best: list[int]) -> Accepted | Exception:
         """Find the tokens that come of a part with guesses, before it is committed."""

@@ -207,7 +207,8 @@ class Engine(Delivery):
     def abort(self, request_id: int) -> None:
         """End a request now; its frames are free when this returns. One that has ended is left alone.
 
-        A logits processor may call it, too; then it takes effect when the tokens that are being chosen have been taken.
+        In the middle of a step (a logits processor calls it, or a stream is dropped) it takes effect as soon as the
+        tokens that are being computed are stored or taken; in `on_step` and `on_delta` at once.
 
         Parameters
         ----------

@@ -52,12 +52,11 @@ from pagedref.layouts._caches import (
     k_from_packed,
     kv_from_combined,
     kv_from_interleaved,
-    latent_pages_from_parts,
     nhd_from_hnd,
     packed_from_k,
-    parts_from_latent_pages,
     v_from_channels_first,
 )
+from pagedref.layouts._latents import latent_pages_from_parts, parts_from_latent_pages
 from pagedref.layouts._results import (
     base_2_from_natural,
     empty_from_plus_infinity,

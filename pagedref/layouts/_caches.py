@@ -14,8 +14,30 @@ Array = npt.NDArray[Any]
 _NHD = "(num_frames, page_size, num_kv_heads, head_dim)"
 
 
-def _axes(function: str, name: str, array: Any, count: int, shape: str) -> Array:
-    """Return an array with the right number of axes."""
+def axes_of(function: str, name: str, array: Any, count: int, shape: str) -> Array:
+    """Return an array that has the right number of axes.
+
+    Parameters
+    ----------
+    function, name : str
+        For the error text.
+    array : object
+        As given.
+    count : int
+        Axes.
+    shape : str
+        What is needed, for the error text.
+
+    Returns
+    -------
+    array
+        The same.
+
+    Raises
+    ------
+    ContractError
+        Not an array of NumPy, or of another number of axes.
+    """
     if not isinstance(array, np.ndarray):
         validate.fail(function, name, "is not an array of NumPy", type(array).__name__, f"{shape}; see numpy_from_any")
     if array.ndim != count:
@@ -25,7 +47,7 @@ def _axes(function: str, name: str, array: Any, count: int, shape: str) -> Array
 
 def _pair(function: str, k_cache: Any, v_cache: Any, count: int = 4, shape: str = _NHD) -> tuple[Array, Array]:
     """Return two caches of one shape and type."""
-    k, v = _axes(function, "k_cache", k_cache, count, shape), _axes(function, "v_cache", v_cache, count, shape)
+    k, v = axes_of(function, "k_cache", k_cache, count, shape), axes_of(function, "v_cache", v_cache, count, shape)
     if v.shape != k.shape:
         validate.fail(function, "v_cache", "has another shape than k_cache", v.shape, str(k.shape))
     if v.dtype != k.dtype:
@@ -56,7 +78,7 @@ def hnd_from_nhd(cache: Array) -> Array:
     >>> hnd_from_nhd(np.zeros((8, 16, 2, 64))).shape
     (8, 2, 16, 64)
     """
-    return _axes("hnd_from_nhd", "cache", cache, 4, _NHD).transpose(0, 2, 1, 3)
+    return axes_of("hnd_from_nhd", "cache", cache, 4, _NHD).transpose(0, 2, 1, 3)
 
 
 def nhd_from_hnd(cache: Array) -> Array:
@@ -83,7 +105,7 @@ def nhd_from_hnd(cache: Array) -> Array:
     (8, 16, 2, 64)
     """
     shape = "(num_frames, num_kv_heads, page_size, head_dim)"
-    return _axes("nhd_from_hnd", "cache", cache, 4, shape).transpose(0, 2, 1, 3)
+    return axes_of("nhd_from_hnd", "cache", cache, 4, shape).transpose(0, 2, 1, 3)
 
 
 def combined_from_kv(k_cache: Array, v_cache: Array, axis: int = 1) -> Array:
@@ -143,7 +165,7 @@ def kv_from_combined(combined: Array, axis: int = 1) -> tuple[Array, Array]:
     (8, 16, 4, 64)
     """
     _axis("kv_from_combined", axis)
-    both = _axes("kv_from_combined", "combined", combined, 5, "five axes, one of them of length 2")
+    both = axes_of("kv_from_combined", "combined", combined, 5, "five axes, one of them of length 2")
     if both.shape[axis] != 2:
         validate.fail("kv_from_combined", "combined", f"holds no pair on axis {axis}", both.shape, "length 2 there")
     k, v = np.moveaxis(both, axis, 0)
@@ -208,7 +230,7 @@ def kv_from_interleaved(pages: Array) -> tuple[Array, Array]:
     (8, 16, 2, 64)
     """
     shape = "(num_frames, page_size, 2 * num_kv_heads, head_dim)"
-    both = _axes("kv_from_interleaved", "pages", pages, 4, shape)
+    both = axes_of("kv_from_interleaved", "pages", pages, 4, shape)
     if both.shape[2] % 2:
         validate.fail("kv_from_interleaved", "pages", "has an odd number of heads", both.shape[2], shape)
     return both[:, :, 0::2], both[:, :, 1::2]
@@ -239,7 +261,7 @@ def packed_from_k(k_cache: Array, x: int | None = None) -> Array:
     >>> packed_from_k(np.zeros((8, 16, 2, 64), np.float16)).shape
     (8, 2, 8, 16, 8)
     """
-    cache = _axes("packed_from_k", "k_cache", k_cache, 4, _NHD)
+    cache = axes_of("packed_from_k", "k_cache", k_cache, 4, _NHD)
     frames, page_size, heads, dim = cache.shape
     width = max(16 // cache.itemsize, 1) if x is None else x
     if isinstance(width, bool) or not isinstance(width, int | np.integer) or width < 1 or dim % width:
@@ -271,7 +293,7 @@ def k_from_packed(packed: Array) -> Array:
     (8, 16, 2, 64)
     """
     shape = "(num_frames, num_kv_heads, head_dim / x, page_size, x)"
-    frames, heads, packs, page_size, x = _axes("k_from_packed", "packed", packed, 5, shape).shape
+    frames, heads, packs, page_size, x = axes_of("k_from_packed", "packed", packed, 5, shape).shape
     return packed.transpose(0, 3, 1, 2, 4).reshape(frames, page_size, heads, packs * x)
 
 
@@ -298,7 +320,7 @@ def channels_first_from_v(v_cache: Array) -> Array:
     >>> channels_first_from_v(np.zeros((8, 16, 2, 64))).shape
     (8, 2, 64, 16)
     """
-    return _axes("channels_first_from_v", "v_cache", v_cache, 4, _NHD).transpose(0, 2, 3, 1)
+    return axes_of("channels_first_from_v", "v_cache", v_cache, 4, _NHD).transpose(0, 2, 3, 1)
 
 
 def v_from_channels_first(cache: Array) -> Array:
@@ -325,72 +347,4 @@ def v_from_channels_first(cache: Array) -> Array:
     (8, 16, 2, 64)
     """
     shape = "(num_frames, num_kv_heads, v_head_dim, page_size)"
-    return _axes("v_from_channels_first", "cache", cache, 4, shape).transpose(0, 3, 1, 2)
-
-
-def latent_pages_from_parts(ckv_cache: Array, kpe_cache: Array) -> Array:
-    """Return latents and rotated keys in one page, the latents first: FlashMLA, vLLM.
-
-    Parameters
-    ----------
-    ckv_cache : array (num_frames, page_size, rank)
-        Latents.
-    kpe_cache : array (num_frames, page_size, rope_dim)
-        Rotated keys, of the same type.
-
-    Returns
-    -------
-    array (num_frames, page_size, rank + rope_dim)
-        A copy.
-
-    Raises
-    ------
-    ContractError
-        Different frames, page sizes or types.
-
-    Examples
-    --------
-    >>> latent_pages_from_parts(np.zeros((8, 64, 512)), np.zeros((8, 64, 64))).shape
-    (8, 64, 576)
-    """
-    shape = "(num_frames, page_size, rank or rope_dim)"
-    ckv = _axes("latent_pages_from_parts", "ckv_cache", ckv_cache, 3, shape)
-    kpe = _axes("latent_pages_from_parts", "kpe_cache", kpe_cache, 3, shape)
-    if kpe.shape[:2] != ckv.shape[:2] or kpe.dtype != ckv.dtype:
-        found, need = f"{kpe.dtype}{kpe.shape}", f"{ckv.dtype}{ckv.shape[:2]}"
-        validate.fail("latent_pages_from_parts", "kpe_cache", "does not fit ckv_cache", found, need)
-    return np.concatenate([ckv, kpe], axis=2)
-
-
-def parts_from_latent_pages(pages: Array, rank: int) -> tuple[Array, Array]:
-    """Return latents and rotated keys of pages that hold both.
-
-    Parameters
-    ----------
-    pages : array (num_frames, page_size, rank + rope_dim) or (num_frames, page_size, 1, rank + rope_dim)
-        Latents first; FlashMLA writes the one kv head as an axis.
-    rank : int
-        Size of a latent, ``1 .. rank + rope_dim``.
-
-    Returns
-    -------
-    ckv_cache, kpe_cache : arrays (num_frames, page_size, rank), (num_frames, page_size, rope_dim)
-        Views.
-
-    Raises
-    ------
-    ContractError
-        Other axes, or a rank that is out of range.
-
-    Examples
-    --------
-    >>> [part.shape for part in parts_from_latent_pages(np.zeros((8, 64, 1, 576)), 512)]
-    [(8, 64, 512), (8, 64, 64)]
-    """
-    shape = "(num_frames, page_size, rank + rope_dim), an axis of 1 before the last allowed"
-    if isinstance(pages, np.ndarray) and pages.ndim == 4 and pages.shape[2] == 1:
-        pages = pages[:, :, 0]
-    both = _axes("parts_from_latent_pages", "pages", pages, 3, shape)
-    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 1 <= rank <= both.shape[2]:
-        validate.fail("parts_from_latent_pages", "rank", "is out of range", rank, f"1..{both.shape[2]}")
-    return both[:, :, :rank], both[:, :, rank:]
+    return axes_of("v_from_channels_first", "cache", cache, 4, shape).transpose(0, 3, 1, 2)

@@ -21,8 +21,10 @@ MODES = ("gpu", "emulator", "simulator")
 ASKED = os.environ.get("PAGEDREF_CUDA", "").strip().lower()
 _SIMULATOR_ASKED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 
-if ASKED == "simulator" and not _SIMULATOR_ASKED and "numba" not in sys.modules:
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba decides when it is imported
+if ASKED == "simulator" and not _SIMULATOR_ASKED and "numba.cuda" not in sys.modules:
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba.cuda decides when it is imported
+    if "numba" in sys.modules:
+        import_module("numba.core.config").reload_config()
 
 
 def _mend_numpy() -> None:
@@ -101,7 +103,7 @@ def mode() -> str:
         return "simulator"
     if ASKED == "simulator":
         raise _refuse(
-            "numba was imported before the simulator was asked for",
+            "numba.cuda was imported before the simulator was asked for",
             "PAGEDREF_CUDA=simulator without NUMBA_ENABLE_CUDASIM=1",
             "NUMBA_ENABLE_CUDASIM=1 before Python starts",
         )

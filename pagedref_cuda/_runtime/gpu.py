@@ -127,13 +127,13 @@ def loaded_kernel(kernel: Kernel, kinds: tuple[Any, ...]) -> Loaded:
     -------
     Loaded
     """
-    capability = compute_capability()
     key = kernel.function, kinds, kernel.options, cuda.current_context().device.id
     found = _LOADED.get(key)
     if found is None:
         with LOCK:
             found = _LOADED.get(key)
             if found is None:
+                capability = compute_capability()
                 texts = compiled(kernel.function, kinds, kernel.options, capability)
                 cubin, _ = link(texts, capability, kernel.options.max_registers)
                 found = _LOADED[key] = load(cubin, entry_of(texts[0]))

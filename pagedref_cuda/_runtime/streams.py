@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ _SEATS: list[npt.NDArray[np.int32]] = []
 """Pinned memory of one flag each, that waits for the next one."""
 
 
+@cache
 def named_stream(handle: int | None) -> Any:
     """Return the stream of a handle; with numba's 0 a copy would wait for it.
 

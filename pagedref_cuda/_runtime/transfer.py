@@ -18,12 +18,8 @@ from numba import cuda
 from pagedref_cuda._runtime.detect import SIMULATOR, mode
 from pagedref_cuda._runtime.device_arrays import DeviceArray, adopt, keeps_on_device, kept
 from pagedref_cuda._runtime.room import room
-from pagedref_cuda._runtime.streams import copied, named_stream, stream_here, watch_event
 from pagedref_cuda._runtime.simulated import SimulatedArray
-
-DIRECT = True
-"""Whether kernels without a GPU take host arrays as they are; a test turns it off to walk the route of a GPU in the
-simulator."""
+from pagedref_cuda._runtime.streams import copied, named_stream, stream_here, watch_event
 
 
 def _on_device(array: Any) -> bool:
@@ -31,7 +27,8 @@ def _on_device(array: Any) -> bool:
 
 
 def _direct() -> bool:
-    return DIRECT and (SIMULATOR or mode() == "emulator")
+    """Tell whether kernels take host arrays as they are."""
+    return mode() != "gpu"
 
 
 def _lent(array: npt.NDArray[Any]) -> Any:

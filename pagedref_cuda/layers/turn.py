@@ -21,8 +21,9 @@ Array = npt.NDArray[Any]
 def rotate_1(x: Array, cos: Array, sin: Array, interleaved: int) -> None:
     """Turn the pairs of each head by the angle of its token.
 
-    Launch: a thread owns one pair of one head. Reads and writes: its two numbers. Barriers: none. Rung: 1; every number
-    is read and written once, neighbouring threads have neighbouring pairs, and there is nothing to gain above it.
+    Launch: a thread owns one pair of one head. Reads: its two numbers, their cos and sin. Writes: its two numbers.
+    Barriers: none. Rung: 1; every number is read and written once, neighbouring threads have neighbouring pairs, and
+    there is nothing to gain above it.
     """
     item = cuda.grid(1)
     pairs = cos.shape[2]

@@ -1,4 +1,4 @@
-"""Frames of a pool on the device as bytes, for swapping: through pinned buffers, in the order of the reference (S33)."""
+"""Frames of a pool on the device as bytes, for swapping through pinned memory, in the order of the reference (S33)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
-from pagedref.memory._slots import checked_pages
 from pagedref.memory.stores import ArrayFrames
 from pagedref_cuda import _runtime
 from pagedref_cuda._copy import copy_frames
@@ -92,9 +91,11 @@ class DeviceFrames(ArrayFrames):
         These frames, in every array.
         """
         index = self._frames("write", "frames", frames, unique=True)
-        checked = checked_pages("write", pages, index.size, self.bytes_per_frame)
-        rows = self._rows(index.size)
-        rows[...] = checked
+        rows, given = self._rows(index.size), np.asarray(pages)
+        if given.dtype != np.uint8 or given.shape != rows.shape:
+            got = f"{given.dtype} {given.shape}, need uint8 {rows.shape}"
+            raise ContractError(f"write: pages have the wrong form, got {got}")
+        rows[...] = given
         self._move(index, rows, back=False)
 
     def _rows(self, n: int) -> Bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,7 +11,6 @@ from pagedref.cache_spec import CacheSpec
 from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache
 from pagedref.memory.stores import ArrayFrames
-from pagedref.save_file import spec_fields
 from pagedref_cuda import _runtime
 from pagedref_cuda.fast.words import CacheWords, cache_words
 from pagedref_cuda.runner._frames import DeviceFrames
@@ -52,6 +50,7 @@ class DeviceCache(PagedKVCache):
 
     def __init__(self, spec: CacheSpec, num_frames: int, *, frame_order: Any = None, poison: bool = False) -> None:
         super().__init__(spec, num_frames, backend=pagedref_cuda, frame_order=frame_order, poison=poison)
+        self._geometry = super().geometry
         if _runtime.mode() == "gpu" or not DIRECT:
             self._pool: Any = _DevicePool(self._pool, spec.num_layers)
         pairs = [self.arrays(layer) for layer in range(spec.num_layers)]
@@ -63,8 +62,8 @@ class DeviceCache(PagedKVCache):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """What the bytes of a page mean; plain numbers have no scales."""
-        return {**spec_fields(self.spec), "byte_order": sys.byteorder, "fixed_scales": None}
+        """What the bytes of a page mean, as on the host."""
+        return self._geometry
 
     def frame_store(self) -> ArrayFrames:
         """Return the frames of this cache as bytes, for swapping (S33).

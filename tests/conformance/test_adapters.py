@@ -100,17 +100,17 @@ def _wrong(change: Any) -> adapters.Adapter:
     return adapters.flash_attention(varlen)
 
 
+def _wider(window_size: tuple[int, int]) -> tuple[int, int]:
+    left, right = window_size
+    return (left + 1 if left >= 0 else left), right
+
+
 WRONG = {
     "lse is base 2": _wrong(lambda call, given: (call()[0], call()[1] / peers.LN_2)),
     "window counts one key more": _wrong(
-        lambda call, given: call(window_size=tuple(w + (w >= 0 and at == 0) for at, w in enumerate(given["window_size"])))
-        if "window_size" in given
-        else call()
+        lambda call, given: call(**{"window_size": _wider(given["window_size"])} if "window_size" in given else {})
     ),
     "sm_scale is applied twice": _wrong(lambda call, given: call(softmax_scale=given["softmax_scale"] ** 2)),
-    "page table rows swapped": _wrong(
-        lambda call, given: call(block_table=np.ascontiguousarray(given["block_table"][::-1]))
-    ),
 }
 
 
@@ -127,9 +127,11 @@ def test_torch_passes() -> None:
 
     def sdpa(q: Any, k: Any, v: Any, mask: Any, sm_scale: float) -> Any:
         attend = torch.nn.functional.scaled_dot_product_attention
-        return attend(q[None], k[None], v[None], attn_mask=mask[None], scale=sm_scale, enable_gqa=True)[0]
+        bias = None if mask is None else mask[None]
+        # the scale goes into q, as torch takes the root of it for both sides, and L14 asks for the bits
+        return attend((q * sm_scale)[None], k[None], v[None], attn_mask=bias, scale=1.0, enable_gqa=True)[0]
 
-    verdict = run(adapters.gathered(sdpa, library=torch), "torch SDPA")
+    verdict = run(adapters.gathered(sdpa, library=torch, one_row=True), "torch SDPA")
     assert verdict.ok, verdict.text()
 
 
@@ -143,9 +145,13 @@ def test_jax_has_its_known_deviation() -> None:
     state = case.prefill(adapter)
     assert state.lse is None
     assert_state((state.out, oracle(case).lse), oracle(case), "jax, rows that see keys")
+    case = make_case(4, [4], [2], group_size=1, poison=0.0)
+    out = np.asarray(case.prefill(adapter).out)
+    mean = case.values[0].astype(np.float64).mean(axis=0)
+    assert (np.abs(out[:2] - mean) <= np.spacing(np.abs(case.values[0]).max(axis=0))).all()
     verdict = run(adapter, "jax", operations=["paged_prefill"])
     assert not verdict.ok
-    assert "mean of V for rows that see no key" in verdict.text(), verdict.text()
+    assert "P08" in verdict.text(), verdict.text()
 
 
 FOLDER = os.environ.get("PAGEDREF_GOLDEN")
@@ -203,6 +209,7 @@ def _stored(adapter: Any, vector: dict[str, Any], data: dict[str, Any]) -> bool:
             continue
         finite = np.isfinite(stored)
         assert np.array_equal(np.isneginf(found), np.isneginf(stored)), vector["id"]
-        rounded = np.spacing(np.abs(stored[finite]).astype(np.float32))  # the peer rounds once to float32
+        # the peer rounds once to float32, and an lse to another base once more on the way
+        rounded = 2 * np.spacing(np.abs(stored[finite]).astype(np.float32))
         assert (np.abs(found[finite] - stored[finite]) <= tolerance + rounded).all(), vector["id"]
     return True

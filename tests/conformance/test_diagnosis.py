@@ -23,6 +23,12 @@ RIGHT = {name: getattr(fast, name) for name in OPERATIONS}
 BY_NAME = {slip.name: slip for slip in SLIPS}
 
 
+@pytest.fixture(autouse=True)
+def once(backend_name: str) -> None:
+    if backend_name != "numpy":
+        pytest.skip("no question to the backend under test: NumPy's run has asked it")
+
+
 def backend_of(**operations: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**RIGHT, **operations})
 
@@ -84,13 +90,11 @@ def test_a_correct_backend_is_not_accused(name: str) -> None:
 
 
 def in_half(operation: str) -> Any:
-    """Round queries, keys and values as they are, and every score, weight and sum, to float16."""
+    """Keep the result in float16: no more than one rounding of those that its bound grants."""
 
     def attend(q: Any, *arrays: Any, **keywords: Any) -> AttentionState:
         state = getattr(fast, operation)(q, *arrays, **keywords)
-        rng = np.random.default_rng(1)
-        noise = 1 + 2.0**-13 * rng.uniform(-1, 1, state.out.shape)
-        return AttentionState((state.out * noise).astype(q.dtype), (state.lse * (1 + 2.0**-13)).astype(np.float32))
+        return AttentionState(*(part.astype(np.float16).astype(part.dtype) for part in state))
 
     return attend
 

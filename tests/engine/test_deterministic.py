@@ -125,6 +125,15 @@ def test_a_quantised_cache_has_the_same_bits_too() -> None:
     assert len(exact) == 1
 
 
+def test_products_of_all_lengths_are_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of experts, too."""
+    probed = set()
+    monkeypatch.setattr("pagedref.engine._deterministic.products_are_exact", lambda length: not probed.add(length))
+    config = make_config(experts=Experts(count=5, per_token=2, size=24, shared_size=56))
+    Engine(Model(config, make_weights(config)), EngineConfig(deterministic=True))
+    assert probed == {40, 72, 48, 24, 56}
+
+
 @pytest.mark.parametrize("in_features", [8, 40, 72, 576])
 def test_products_are_alike_in_every_place(in_features: int) -> None:
     assert products_are_exact(in_features)

@@ -1,4 +1,4 @@
-"""What callbacks of one request may do: end it or others, raise, add more. Nobody else notices, and reports keep order."""
+"""What callbacks of a request may do: end it or others, raise, add more. Nobody else notices, reports keep order."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LETTERS = "abcdefghijklmnopqrst\N{LATIN SMALL LETTER E WITH ACUTE}"
 speculations = st.none() | st.builds(Speculation, tokens=st.integers(1, 5), ngram=st.integers(1, 2))
 engines = st.builds(
     EngineConfig,
-    num_frames=st.integers(12, 40), page_size=st.integers(1, 5), token_budget=st.integers(4, 20), max_running=st.just(4),
-    watermark=st.integers(0, 1), preemption=st.sampled_from(["recompute", "swap", "none"]), prefix_cache=st.booleans(),
-    speculation=speculations, poison=st.just(True),
+    num_frames=st.integers(12, 40), page_size=st.integers(1, 5), token_budget=st.integers(4, 20),
+    max_running=st.just(4), watermark=st.integers(0, 1), preemption=st.sampled_from(["recompute", "swap", "none"]),
+    prefix_cache=st.booleans(), speculation=speculations, poison=st.just(True),
 )  # fmt: skip
 
 
@@ -58,9 +58,7 @@ plots = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(config=engines, plot=plots)
-def test_callbacks_harm_nobody_else(
-    config: EngineConfig, plot: list[tuple[int, int, int, str, str, int]]
-) -> None:
+def test_callbacks_harm_nobody_else(config: EngineConfig, plot: list[tuple[int, int, int, str, str, int]]) -> None:
     """Every delta comes before the completion of its request, and the texts of those left alone are what they are."""
     engine = Engine(FakeModel(), config)
     touched: set[int] = set()  # requests that were aborted, or have raised
@@ -121,7 +119,9 @@ def test_callbacks_harm_nobody_else(
     assert set(wanted) <= set(ends)
 
 
-def spoken(prompt: list[int], params: SamplingParams, sample: int, tokenizer: FakeTokenizer) -> tuple[str, list[int], str]:
+def spoken(
+    prompt: list[int], params: SamplingParams, sample: int, tokenizer: FakeTokenizer
+) -> tuple[str, list[int], str]:
     """Text, tokens and reason of one sample, made token by token and looked at as a whole each time."""
     tokens: list[int] = []
     while True:
@@ -142,12 +142,16 @@ wishes = st.builds(
     max_tokens=st.integers(1, 20), ignore_eos=st.booleans(), n=st.integers(1, 3), include_stop=st.booleans(),
     temperature=st.sampled_from([0.0, 0.5, 2.0]), seed=st.integers(0, 2**64 - 1), top_k=st.sampled_from([0, 1, 5]),
     top_p=st.sampled_from([0.3, 1.0]), repetition_penalty=st.sampled_from([1.0, 1.4]),
-    stop=st.lists(st.text(LETTERS, min_size=1, max_size=2), max_size=6), stop_token_ids=st.sets(st.integers(0, 21), max_size=1),
+    stop=st.lists(st.text(LETTERS, min_size=1, max_size=2), max_size=6),
+    stop_token_ids=st.sets(st.integers(0, 21), max_size=1),
 )  # fmt: skip
 
 
 @settings(max_examples=25, deadline=None)
-@given(config=engines, requests=st.lists(st.tuples(st.lists(st.integers(0, 21), min_size=1, max_size=12), wishes), max_size=6))
+@given(
+    config=engines,
+    requests=st.lists(st.tuples(st.lists(st.integers(0, 21), min_size=1, max_size=12), wishes), max_size=6),
+)
 def test_texts_are_those_of_one_token_after_the_other(
     config: EngineConfig, requests: list[tuple[list[int], SamplingParams]]
 ) -> None:
@@ -170,6 +174,37 @@ def test_texts_are_those_of_one_token_after_the_other(
                 expected = spoken(prompt, params, sample, tokenizer)
                 assert (found.text, list(found.token_ids), found.finish_reason) == expected
                 assert pieces[delta.request_id, sample] == found.text
+
+
+@settings(max_examples=25, deadline=None)
+@given(config=engines, at=st.integers(1, 60), whom=st.integers(0, 3))
+def test_an_abort_may_come_at_any_moment(config: EngineConfig, at: int, whom: int) -> None:
+    """In the model, in a look at the clock: a stream may be dropped wherever Python collects garbage."""
+    model, moments = FakeModel(tokenizer=FakeTokenizer()), 0
+
+    def moment() -> float:
+        nonlocal moments
+        moments += 1
+        if moments == at:
+            engine.abort(whom)
+        return float(moments)
+
+    def forward(*arguments: Any) -> Any:
+        moment()
+        return plain(*arguments)
+
+    engine = Engine(model, config, clock=moment)
+    plain, model.transformer.forward = model.transformer.forward, forward
+    prompts = [[token, 1, 0, 1][: 2 + token] for token in range(4)]
+    at += 4  # looks at the clock while they are added
+    for prompt in prompts:
+        engine.add(prompt, SamplingParams(max_tokens=7, ignore_eos=True))
+    ends = {delta.request_id: delta.completion for delta in serve(engine) if delta.completion}
+    for number, prompt in enumerate(prompts):
+        if number != whom or moments < at:
+            assert list(ends[number].token_ids) == alone(prompt, 7, ignore_eos=True)
+        else:
+            assert ends[number].finish_reason in ("abort", "length") and ends[number].error is None
 
 
 def test_a_stream_that_was_never_begun_can_be_closed() -> None:
@@ -210,6 +245,25 @@ def test_what_a_guess_leads_to_is_no_error_before_it_comes(fault: str) -> None:
     assert engine.metrics().accepted > 0
     late = engine.generate([*text * 2, 0], SamplingParams(max_tokens=12), logits_processor=process)[0]
     assert late.finish_reason == "error" and late.token_ids == tuple(text[1:])
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_ctrl_c_in_a_listener_loses_no_completion(at: int) -> None:
+    """Neither that of a request that has just ended, nor those of the others in its step."""
+    engine = Engine(FakeModel(), EngineConfig(num_frames=32, page_size=4))
+    heard = []
+
+    def listen(delta: Delta) -> None:
+        heard.append(delta)
+        if len(heard) == at:
+            raise KeyboardInterrupt
+
+    params = SamplingParams(max_tokens=3, n=2, temperature=1.0, seed=1, ignore_eos=True)
+    numbers = {engine.add([1, 2], params, on_delta=listen), engine.add([3], params)}
+    with pytest.raises(KeyboardInterrupt):
+        serve(engine)
+    ends = {delta.request_id for delta in serve(engine) if delta.completion}
+    assert ends == numbers and engine.metrics().frames_held == 0
 
 
 def test_a_first_token_that_never_came_has_no_time() -> None:

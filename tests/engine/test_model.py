@@ -135,6 +135,9 @@ def test_texts_need_a_tokenizer_and_chat_a_template() -> None:
     assert tiny.decode(tiny.encode("the tea.")) == "the tea."
     with pytest.raises(ContractError, match="no chat template"):
         tiny.generate("the tea.", chat=True)
+    for wrong in ({"chat": "no"}, {"ignore_eos": 1}):
+        with pytest.raises(ContractError, match="is no truth value"):
+            tiny.generate([1, 2], **wrong)
 
 
 @pytest.mark.parametrize("wrong", ["a", 1.5, None, True, 0, -3, 2**70, [1]])

@@ -151,6 +151,16 @@ def test_penalties(
         assert x[token] == value
 
 
+@pytest.mark.parametrize(
+    "penalty", [{"repetition": 1e-320}, {"presence": -1e308, "frequency": -1.7e308}, {"repetition": 1e308}]
+)
+def test_enormous_penalties_become_infinite_in_silence(penalty: dict[str, float]) -> None:
+    """The choice that follows refuses them, or they ban a token."""
+    x = np.array([20.0, -20.0])
+    penalise(x, [], [0, 1], **penalty)
+    assert not np.isfinite(x).all()
+
+
 def test_p63_repetition_penalty_pushes_down_on_both_sides_of_zero() -> None:
     x = np.array([-2.0, 2.0])
     penalise(x, [0], [1], repetition=1.5)
@@ -389,7 +399,7 @@ def test_frequencies(changes: dict[str, Any], p: list[float], seed: int) -> None
         ("seed", -1), ("seed", 2**64), ("seed", 1.5), ("n", 0), ("best_of", 0), ("stop", ""), ("stop", ["a", ""]),
         ("stop", [3]), ("stop", 3), ("stop", b"a"), ("stop_token_ids", [-1]), ("stop_token_ids", "12"),
         ("stop_token_ids", 5), ("include_stop", 1), ("ignore_eos", "yes"), ("logprobs", -1), ("prompt_logprobs", 1.5),
-        ("beam_width", 0), ("length_penalty", math.nan),
+        ("beam_width", 0), ("length_penalty", math.nan), ("length_penalty", 1e308), ("length_penalty", -33.0),
     ],
 )  # fmt: skip
 def test_fields_out_of_range_are_refused(field: str, value: Any) -> None:

@@ -327,3 +327,22 @@ class Life(RuleBasedStateMachine):
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(-1, 1)), max_size=40))
+def test_who_leaves_the_queue_is_forgotten(moves: list[tuple[bool, int]]) -> None:
+    """However many come and go behind somebody who runs for ever; those who stay keep their order."""
+    scheduler = Scheduler(CountingMemory(4, 4, 0), Limits(max_running=1))
+    scheduler.add(Ticket(Want(-1, 1, 8), priority=2))
+    scheduler.schedule()
+    scheduler.done()
+    waiting: list[Ticket] = []
+    for name, (comes, priority) in enumerate(moves):
+        if comes or not waiting:
+            waiting.append(Ticket(Want(name, 1, 8), priority=priority))
+            scheduler.add(waiting[-1])
+        else:
+            scheduler.finish(waiting.pop(name * 7 % len(waiting)))
+        assert scheduler.num_waiting == len(waiting)
+        assert scheduler.waiting == sorted(waiting, key=order_of)
+        assert len(scheduler._queue) <= 2 * len(waiting) + 1

@@ -1,4 +1,4 @@
-"""Walks of the route of a GPU on a pretended driver; a process of its own, as numba has to believe in it from the start.
+"""Walks of the route of a GPU on a pretended driver; in a process of its own, as numba has to believe in it at once.
 
 ``python -m tests.kernels.gpu_routes`` prints one line for each walk: its name, and what went wrong if anything did.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 from tests.kernels.pretended_gpu import JUNK, install
 
@@ -17,11 +18,11 @@ DRIVER = install()
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 
-import pagedref_cuda as twin  # noqa: E402
-from pagedref import attention  # noqa: E402
 from pagedref.errors import ContractError  # noqa: E402
-from pagedref_cuda import _runtime  # noqa: E402
 
+twin: Any = import_module("pagedref_cuda")
+attention: Any = import_module("pagedref.attention")
+_runtime: Any = import_module("pagedref_cuda._runtime")
 Array = npt.NDArray[Any]
 Walk = Callable[[], None]
 WALKS: dict[str, Walk] = {}
@@ -37,7 +38,7 @@ def walk(function: Walk) -> Walk:
 class Foreign:
     """An array of another library on a stream, whose numbers come when that stream gets to them; never freed."""
 
-    held_ones: list[Foreign] = []
+    held_ones: ClassVar[list[Foreign]] = []
 
     def __init__(self, array: Array, stream: int = STREAM) -> None:
         self.held_ones.append(self)
@@ -200,7 +201,10 @@ def room_is_used_again_on_its_own_stream_only() -> None:
         for stream in (STREAM, OTHER)
     }
     for _ in range(2):
-        results = {stream: twin.paged_decode(*part).out for stream, part in arrays.items()}
+        results = {STREAM: twin.paged_decode(*arrays[STREAM]).out}
+        halfway = DRIVER.put[STREAM] - 2  # before the last kernel, and the copy of its flag
+        results[OTHER] = twin.paged_decode(*arrays[OTHER]).out
+        DRIVER.run(STREAM, halfway)
         for stream in (OTHER, STREAM):
             theirs = attention.paged_decode(given["q"] * stream, *given["caches"], *given["pages"])
             near(results[stream], theirs.out)
@@ -208,8 +212,7 @@ def room_is_used_again_on_its_own_stream_only() -> None:
 
 @walk
 def sizes_from_numpy() -> None:
-    from pagedref_cuda._copy import copy_frames_1
-
+    copy_frames_1: Any = import_module("pagedref_cuda._copy").copy_frames_1
     pool = np.arange(4, dtype=np.uint32).reshape(4, 1, 1, 1)
     frames = _runtime.readable(np.array([2])), _runtime.readable(np.array([0]))
     with _runtime.written(pool) as lent:
@@ -288,7 +291,8 @@ def fast_rungs_on_a_stream() -> None:
 def nothing_is_launched_for_nothing() -> None:
     none, cache = np.zeros((0, 2, 4), np.float32), np.zeros((2, 4, 2, 4), np.float32)
     pages = np.array([0]), np.empty(0, np.int64), np.empty(0, np.int64)
-    for put in (lambda array: array, twin.to_device, Foreign):
+    ways: tuple[Callable[[Array], Any], ...] = lambda array: array, twin.to_device, Foreign
+    for put in ways:
         twin.append_kv(*map(put, (none, none, cache, cache, np.empty(0, np.int64))))
         assert twin.gather_kv(*map(put, (cache, cache, *pages)))[0].shape == (0, 2, 4)
         assert twin.paged_decode(*map(put, (none, cache, cache, *pages))).lse.shape == (0, 2)
@@ -320,8 +324,9 @@ def layers_and_a_model() -> None:
     from pagedref.models.transformer import Transformer
     from pagedref_cuda.runner import Runner
 
-    logits = []
-    for cls in (Transformer, Runner):
+    logits: list[Any] = []
+    classes: tuple[Any, ...] = Transformer, Runner
+    for cls in classes:
         checkpoint = load_checkpoint(resolve_model("tiny"))
         model = cls(checkpoint.config, checkpoint.weights)
         spec = model.cache_spec(16)

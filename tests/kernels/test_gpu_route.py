@@ -1,4 +1,4 @@
-"""The route of a GPU, walked without one: everything of Numba but the driver, on streams that are as late as they may."""
+"""The route of a GPU, walked without one: all of Numba but the driver, on streams that are as late as they may be."""
 
 from __future__ import annotations
 

@@ -116,6 +116,8 @@ def test_emulator_is_taken_without_a_gpu_and_named() -> None:
 @pytest.mark.parametrize("settings", [{"NUMBA_ENABLE_CUDASIM": "1"}, {"PAGEDREF_CUDA": "simulator"}])
 def test_simulator_is_named(settings: dict[str, str]) -> None:
     assert run(DEVICE, **settings) == "simulator\n"
+    if "PAGEDREF_CUDA" in settings:  # also where somebody has imported numba for the processor
+        assert run(f"import numba\n{DEVICE}", **settings) == "simulator\n"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,11 @@ def test_simulator_is_named(settings: dict[str, str]) -> None:
         ({"PAGEDREF_CUDA": "gpu", "NUMBA_ENABLE_CUDASIM": "1"}, "", "PAGEDREF_CUDA=gpu and NUMBA_ENABLE_CUDASIM=1"),
         ({"PAGEDREF_CUDA": "emulator", "NUMBA_ENABLE_CUDASIM": "1"}, "", "the settings contradict each other"),
         ({"PAGEDREF_CUDA": "cpu"}, "", "PAGEDREF_CUDA is unknown, got 'cpu', need gpu, emulator or simulator"),
-        ({"PAGEDREF_CUDA": "simulator"}, "import numba", "numba was imported before the simulator was asked for"),
+        (
+            {"PAGEDREF_CUDA": "simulator"},
+            "import numba.cuda",
+            "numba.cuda was imported before the simulator was asked for",
+        ),
     ],
 )
 def test_settings_that_contradict_are_one_line(settings: dict[str, str], before: str, text: str) -> None:

@@ -1,8 +1,7 @@
-"""The routes of arrays to a GPU and back, walked without one; none may change a bit.
+"""Arrays on their way to kernels and back where there is no GPU; none may change a bit.
 
-Without a GPU kernels normally use the host's arrays where they lie. In the simulator each is copied here to a
-(simulated) device without its gaps and copied back, as on a GPU. On the emulator device arrays, and arrays of another
-library, are lent to kernels where they lie.
+Kernels use the host's arrays where they lie, and those of another library that pretends to lie on a device.
+:mod:`tests.kernels.test_gpu_route` walks the route of a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ pytest.importorskip("pagedref_cuda.cache", reason="numba-cuda is not installed",
 
 import pagedref_cuda as twin
 from pagedref.errors import ContractError
-from pagedref_cuda._runtime import SIMULATOR, mode, readable, settle, transfer, watch
+from pagedref_cuda._runtime import SIMULATOR, mode, readable, settle, watch
 
 needs_simulator = pytest.mark.skipif(not SIMULATOR, reason="needs NUMBA_ENABLE_CUDASIM=1")
 
@@ -76,15 +75,6 @@ def same(left: list[Any], right: list[Any]) -> None:
     for a, b in zip(map(np.asarray, left), map(np.asarray, right), strict=True):
         assert a.dtype == b.dtype
         assert np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
-
-
-@needs_simulator
-@pytest.mark.parametrize("seed", range(3))
-def test_copies_change_no_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    direct = everything(seed)
-    monkeypatch.setattr(transfer, "DIRECT", False)
-    copied = everything(seed)
-    same(direct, copied)
 
 
 @pytest.mark.skipif(mode() == "gpu", reason="the addresses are a host's")

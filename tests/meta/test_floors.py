@@ -51,8 +51,8 @@ CUDA_MAY_USE_DEEP = {
     *("pagedref.attention.ordered", "pagedref.attention.levels", "pagedref.attention._level_checks"),
     "pagedref.attention._by_level",
 }
-# A whole model on the device: what describes the model, and the cache that it reads.
-RUNNER_MAY_USE = {"models", "kv_cache", "cache_spec", "layers"}
+# A whole model on the device: what describes the model, and the cache that it reads and whose pages are swapped.
+RUNNER_MAY_USE = {"models", "kv_cache", "cache_spec", "layers", "memory"}
 # Internals of Numba and llvmlite have one place each.
 CUDA_INTERNALS = {"pagedref_cuda._runtime", "pagedref_cuda._ptx"}
 NUMBA_OPEN = {"numba", "numba.cuda", "numba.types", "numba.cuda.types", "numba.cuda.libdevice", "numba.extending"}

@@ -144,6 +144,7 @@ def gathered(
     library: Any = np,
     device: Any = None,
     dtypes: tuple[str, ...] = ("float32",),
+    one_row: bool = False,
 ) -> Adapter:
     """Present attention of one sequence, over keys that lie in order, as a backend: pages are gathered for it.
 
@@ -155,6 +156,9 @@ def gathered(
         ``[heads, rows, dim]``, or out and lse ``[heads, rows]``. Called only for rows that see a key.
     library, device, dtypes
         As in `flash_attention`.
+    one_row : bool
+        Whether each row is passed alone, with the keys that it sees and None for the mask: for a peer that multiplies
+        hidden values by 0, which NaN survives (S7).
 
     Returns
     -------
@@ -177,31 +181,29 @@ def gathered(
         lse = np.full(q.shape[:2], -np.inf, np.float32)
         with_lse = True
         for sequence, kv_len in enumerate(call.kv_lens):
-            rows = slice(*call.qo_indptr[sequence : sequence + 2])
+            first = int(call.qo_indptr[sequence])
+            positions = call.positions(sequence)
             here = slots[starts[sequence] : starts[sequence + 1]]
-            seen = _visible(options, call.positions(sequence), int(kv_len))
+            seen = _visible(options, positions, int(kv_len))
             if call.masks:
                 seen &= call.masks[sequence]
-            some, keys = np.flatnonzero(seen.any(axis=1)), seen.any(axis=0)
-            if not some.size:
-                continue
-            # keys that no row sees are not passed on: they may lie in unmapped pages
-            at = here[keys] // page_size, here[keys] % page_size
-            k, v = (paged.given[name][at].transpose(1, 0, 2) for name in ("k_cache", "v_cache"))
-            mask: Array = seen[np.ix_(some, keys)]
-            if options.alibi_slopes is not None:
-                distance = np.flatnonzero(keys) - call.positions(sequence)[some, None]
-                bias = options.alibi_slopes[:, None, None] * distance
-                mask = np.where(mask, bias, -np.inf).astype(q.dtype)
-            rows_q = np.ascontiguousarray(q[rows][some].transpose(1, 0, 2))
-            given = [border.give(np.ascontiguousarray(part)) for part in (rows_q, k, v, mask)]
-            result = function(*given, options.sm_scale)
-            found, sums = result if isinstance(result, tuple) else (result, None)
-            places = np.arange(len(q))[rows][some]
-            out[places] = numpy_from_any(found).transpose(1, 0, 2)
-            with_lse = with_lse and sums is not None
-            if sums is not None:
-                lse[places] = numpy_from_any(sums).T
+            live = np.flatnonzero(seen.any(axis=1))
+            for some in live[:, None] if one_row else [live] if live.size else []:
+                keys = np.flatnonzero(seen[some].any(axis=0))  # the others may lie in unmapped pages
+                at = here[keys] // page_size, here[keys] % page_size
+                parts = [paged.given[name][at].transpose(1, 0, 2) for name in ("k_cache", "v_cache")]
+                mask: Array | None = None if one_row else seen[np.ix_(some, keys)]
+                if options.alibi_slopes is not None and options.alibi_slopes.any():
+                    bias = options.alibi_slopes[:, None, None] * (keys - positions[some, None])
+                    mask = np.where(seen[np.ix_(some, keys)], bias, -np.inf).astype(q.dtype)
+                given = [np.ascontiguousarray(part) for part in (q[first + some].transpose(1, 0, 2), *parts)]
+                sent = None if mask is None else border.give(mask)
+                result = function(*(border.give(part) for part in given), sent, options.sm_scale)
+                found, sums = result if isinstance(result, tuple) else (result, None)
+                out[first + some] = numpy_from_any(found).transpose(1, 0, 2)
+                with_lse = with_lse and sums is not None
+                if sums is not None:
+                    lse[first + some] = numpy_from_any(sums).T
         return paged.state(out, lse if with_lse else None)
 
     def decode(*arrays: Any, **keywords: Any) -> AttentionState:
