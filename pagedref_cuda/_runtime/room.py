@@ -16,7 +16,7 @@ from numba import cuda
 
 from pagedref_cuda._runtime.streams import handle_of, stream_here
 
-__all__ = ["room"]
+__all__ = ["LARGEST", "room"]
 
 LARGEST = 16 << 20
 """Bytes; larger arrays come from the driver and go back to it."""

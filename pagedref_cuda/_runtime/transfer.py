@@ -17,7 +17,7 @@ from numba import cuda
 
 from pagedref_cuda._runtime.detect import SIMULATOR, mode
 from pagedref_cuda._runtime.device_arrays import DeviceArray, adopt, keeps_on_device, kept
-from pagedref_cuda._runtime.room import room
+from pagedref_cuda._runtime.room import LARGEST, room
 from pagedref_cuda._runtime.simulated import SimulatedArray
 from pagedref_cuda._runtime.streams import copied, named_stream, stream_here, watch_event
 
@@ -59,10 +59,16 @@ def readable(array: Any) -> Any:
 
 
 def _sent(array: Any) -> Any:
-    """Copy a host array to the device, on the stream of the operation, which is not waited for."""
-    host = np.array(array, order="C")  # of our own: a caller's may be pinned, and is then read later
+    """Copy a host array to the device, on the stream of the operation; only for a large one it is waited for."""
+    stream = stream_here()
+    array = np.asarray(array)
+    small = array.nbytes <= LARGEST
+    # A small one is copied first: memory of the caller may be pinned, and is then read later.
+    host = np.array(array, order="C") if small else np.ascontiguousarray(array)
     target = room(host.shape, host.dtype)
-    target.copy_to_device(host, stream=stream_here())
+    target.copy_to_device(host, stream=stream)
+    if not small:
+        stream.synchronize()
     return target
 
 
