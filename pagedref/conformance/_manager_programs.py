@@ -288,8 +288,8 @@ def shrink(
         size //= 2
     for at, operation in enumerate(program):
         for size in range(1, len(operation.tokens)):
-            shorter = operation._replace(tokens=operation.tokens[:size])
-            if fails([*program[:at], shorter, *program[at + 1 :]]):
-                program[at] = shorter
+            fewer = operation._replace(tokens=operation.tokens[:size])
+            if fails([*program[:at], fewer, *program[at + 1 :]]):
+                program[at] = fewer
                 break
     return tuple(program)

@@ -85,7 +85,7 @@ NO_TEST: dict[str, str] = {
     "pagedref.conformance.probes": "tests/conformance/test_kills.py and test_diagnosis.py ask them",
     "pagedref.conformance.replies": "tests/conformance/test_diagnosis.py",
     "pagedref.conformance.slips": "tests/conformance/test_kills.py",
-    "pagedref.conformance.steps": "tests/conformance/test_diagnosis.py: the right steps are one of the correct backends",
+    "pagedref.conformance.steps": "tests/conformance/test_diagnosis.py: the right steps are a correct backend",
     "pagedref.conformance.verdict": "tests/conformance/test_runner.py",
     "pagedref.conformance.widths": "tests/conformance/test_runner.py",
     "pagedref.conformance.refusals": "tests/conformance/test_checks.py runs them",
