@@ -16,7 +16,9 @@ takes. That is **attention**:
 
    o = \\sum_j \\frac{e^{s_j}}{\\sum_i e^{s_i}} v_j, \\qquad s_j = \\frac{q \\cdot k_j}{\\sqrt{d}}
 
-Here is one layer of it, small enough to read. The three matrices are what a model has learned; ours are random, which
+Here *j* and *i* run over the tokens so far, and *d* is how many numbers a key has.
+
+This is one layer of it, small enough to read. The three matrices are what a model has learned; ours are random, which
 changes nothing about the cost.
 """
 
@@ -41,7 +43,8 @@ def attend(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarra
 # Write the next token, again and again
 # -------------------------------------
 #
-# The straightforward way: for each new token, take the whole text, make keys and values of all of it, attend.
+# The straightforward way: for each new token, take the whole text, make keys and values of all of it, attend. What
+# attention returns stands for the new token here. (A real model has more layers, and picks a token by their result.)
 
 
 def write_again(tokens: np.ndarray, steps: int) -> np.ndarray:
@@ -86,7 +89,8 @@ print(f"largest difference of any number: {largest:.1e}")
 # -------------
 #
 # Count multiplications. To write token number *n* from the start takes two products of *n* rows; with the cache it
-# takes two of one row. Attention itself reads all keys and values in both, *n* rows, and that stays.
+# takes two of one row. Attention itself reads all keys and values in both, *n* rows, and that stays. (So does the one
+# row of the query, which is left out.)
 
 
 def products(n: int) -> tuple[int, int]:
@@ -158,7 +162,7 @@ for name, spec in (("SmolLM2-135M in float32", small), ("OPT-13B in float16", la
 # Exercises
 # ---------
 #
-# 1. Double the context. What happens to the time for one token without a cache, and to the time for the *whole* text?
+# 1. Double the text. What happens to the time for one token without a cache, and to the time for the *whole* text?
 # 2. How many tokens of OPT-13B fit into 12 GB (12,000,000,000 bytes)?
 # 3. The cache keeps keys and values. Why not queries?
 #

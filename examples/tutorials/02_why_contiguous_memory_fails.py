@@ -22,15 +22,18 @@ from pagedref.memory.contiguous import Waste, make_space, slots_to_reserve
 # -----------------------
 #
 # The room for the keys and values of one token is a **slot**. To be safe, keep as many as the model can handle, here
-# 4,000. Slots inside the room of a request that never hold a token are **internal waste**:
+# 4,000. Slots inside the room of a request that never hold a token are **internal waste**. ``Waste`` sorts the slots of
+# a request that has ``stored`` tokens now and will have ``final`` at its end; here it has ended. *Token states* are
+# slots that hold a token; *reserved* and *external* come below:
 
 waste = Waste.of_request(stored=100, allocated=4000, final=100, pool=4000)
 print(waste)
 print(f"wasted: {1 - waste.token_states / 4000:.1%}")
 
 # %%
-# Could we guess better? Say that we knew the length of the answer up to the next power of two. Nobody can do better
-# than the **oracle**, which knows it exactly. It does not exist; it shows the limit:
+# Could we guess better? Say that we knew the length of the answer up to the next power of two: 64 for an answer of 41
+# tokens. Nobody can do better than the **oracle**, which knows it exactly. It does not exist; it shows the limit. (The
+# last token of an answer needs no slot: no token comes after it that would ask for its key.)
 
 PROMPT, ANSWER, LONGEST = 60, 41, 4000  # the last token of an answer is never stored, so 100 are
 rooms = {rule: slots_to_reserve(rule, PROMPT, ANSWER, LONGEST) for rule in ("max", "pow2", "oracle")}
@@ -40,7 +43,7 @@ for rule, room in rooms.items():
 # %%
 # Even the oracle keeps room for tokens that come later: in the middle of its answer, a request holds room that is
 # **reserved**, empty now and used in a while. Call the memory that all requests share the **pool**. Here is one of
-# 4,000 slots, at the moment when the request has 70 tokens:
+# 4,000 slots, at the moment when the request has 70 tokens. *External*, in grey, is what the request does not hold:
 
 states = ("token states", "reserved", "internal", "external")
 colours = ("#0072B2", "#56B4E9", "#E69F00", "#DDDDDD")
@@ -90,7 +93,8 @@ axes.set(xlabel="slot", xlim=(0, POOL), yticks=[], title=f"{free:,} slots are fr
 plt.show()
 
 # %%
-# More than one and a half times what the last request needs is free, and it must wait. To move the others together
+# The refusal that was printed has the numbers: what was asked for, the largest hole, and all that is free. More than
+# one and a half times what the last request needs is free, and it must wait. To move the others together
 # would mean to copy gigabytes while everybody waits.
 #
 # Both troubles have one cause: a request needs its memory *in one piece*, and *before it is known how much*. Take

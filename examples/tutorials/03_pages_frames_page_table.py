@@ -89,6 +89,7 @@ print("positions 0 to 5 lie in slots", slots)
 
 # %%
 # Neighbours in the sequence need not be neighbours in memory: position 3 lies in slot 23, position 4 in slot 8.
+# (``write=True`` says what for: the entries must be writable.)
 #
 # A page without a frame is a **page fault**. That is half of the answer to our question: positions 6 and 7 still fit;
 # for position 8 somebody must get a frame first.

@@ -7,7 +7,7 @@
 *The formula of attention wants all scores at once, side by side. Our keys lie in pages, here and there. Can we look at
 one page at a time, and forget it before the next?*
 
-We can, with three numbers that we carry along. This is called **online softmax**, and every fast attention program in
+We can, with two numbers and a vector that we carry along. This is called **online softmax**, and every fast attention program in
 the world is made of it.
 """
 
@@ -25,7 +25,7 @@ np.set_printoptions(precision=4, suppress=True)
 # -------------------------
 #
 # Ten tokens with keys and values of two numbers, four tokens to a page, in a pool of eight frames full of poison.
-# ``append_kv`` writes each token at its slot; the third axis is for **heads**, of which we have one.
+# ``append_kv`` writes each token at its slot; the third axis of the pools is for **heads**, of which we have one.
 
 TOKENS, PAGE_SIZE, DIM = 10, 4, 2
 rng = np.random.default_rng(28)
@@ -80,7 +80,7 @@ print("with care:   ", (np.exp(large - large.max()) / np.exp(large - large.max()
 #
 # - ``top``, the largest score so far,
 # - ``total``, the sum of :math:`e^{s - top}`,
-# - ``mean``, the sum of :math:`e^{s - top}` times the value.
+# - ``mean``, the sum of :math:`e^{s - top}` times the value: the mean value so far, once it is divided by ``total``.
 
 top, total, mean = -np.inf, 0.0, np.zeros(DIM)
 for page, frame in enumerate(frames):
@@ -109,8 +109,8 @@ print("lse:    ", np.log(np.exp(scores).sum()), "      ", lse)
 # The library
 # -----------
 #
-# :func:`~pagedref.attention.paged_decode` does this for many sequences and heads. It takes the tables as three
-# arrays: the frames of all sequences one after the other (``kv_indices``), where each sequence begins
+# :func:`~pagedref.attention.paged_decode` does this for many sequences and heads, and returns output and lse. It takes
+# the tables as three arrays, together called **CSR**: the frames of all sequences one after the other (``kv_indices``), where each sequence begins
 # (``kv_indptr``), and how many tokens of the last page are live (``kv_last_page_len``).
 
 kv_indptr, kv_indices, kv_last_page_len = manager.csr([sequence])
@@ -144,7 +144,7 @@ plt.show()
 # Exercises
 # ---------
 #
-# 1. A page brings scores that are all far below ``top``. What happens to the three numbers?
+# 1. A page brings scores that are all far below ``top``. What happens to ``top``, ``total`` and ``mean``?
 # 2. Change the order of the pages in the loop. What changes in the result?
 # 3. A query sees no key at all. What should the output be, and what the lse? (Rule S8.)
 #

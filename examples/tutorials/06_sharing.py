@@ -54,7 +54,7 @@ manager.commit(child, 1)
 print("tables:", manager.block_table([parent, child]).tolist())
 
 # %%
-# Four slots were copied; page 0 is still stored once. It is full, so nobody will ever write it again. And when the
+# One frame is copied, all four slots of it; page 0 is still stored once. It is full, so nobody will ever write it again. And when the
 # parent writes next, it is the only holder of its page 1 and writes in place:
 
 plan = manager.reserve(parent, 1)
@@ -75,7 +75,9 @@ plt.show()
 #
 # The same saving without a fork: a request arrives whose prompt begins like one that was here before. The manager
 # remembers the tokens of every *full* page, and **hits** when a prompt has the same tokens from the start. To **admit**
-# a prompt is to look it up, take the pages that were found, and make room for the rest:
+# a prompt is to look it up, take the pages that were found, and make room for the rest. ``admit`` returns the new
+# sequence, what was hit, and what to copy first, as ``reserve`` does: here nothing. What was hit is written already, so
+# only the rest is committed:
 
 manager = KVManager(num_frames=12, page_size=4)
 document = list(range(100, 110))  # ten tokens: two full pages, and two tokens more
@@ -91,7 +93,8 @@ print("tables:", manager.block_table([first, second]).tolist())
 # differ, so each has its own.
 #
 # What if nobody holds a page any more? Then its frame is not emptied but **cached**: it keeps its content until
-# somebody needs the frame. A third user with the same document comes later and still finds it:
+# somebody needs the frame. (Of the six frames, four held full pages. A last page that is not full is not remembered,
+# and its frame is simply free.) A third user with the same document comes later and still finds it:
 
 manager.free([first, second])
 stats = manager.stats()

@@ -44,7 +44,8 @@ print(f"free {stats.free}, held {stats.held}, cached {stats.cached}")
 # %%
 # A third comes with 16 new tokens and needs four frames. Which pages go? Those that lost their last holder longest ago:
 # **least recently used**, LRU. And of one text the *last* page goes first. A prompt is matched from its beginning, so
-# a cache that gave up the beginning would keep pages that nobody can ever find.
+# a cache that gave up the beginning would keep pages that nobody can ever find. (To look for 12 tokens we ask with a
+# prompt of 13, because the last token of a prompt is always computed.)
 
 third, _, _ = manager.admit(list(range(300, 316)))
 manager.commit(third, 16)
@@ -72,7 +73,8 @@ except OutOfFrames as refusal:
 # %%
 # Nothing was changed by asking (S26). One of the two has to give all its frames back and wait. This is **preemption**,
 # and the one who waits is the **victim**. It is the newest. If it could be the oldest, two requests might throw each
-# other out for ever, and neither would end.
+# other out for ever, and neither would end. The manager is told how many frames are missing and who runs, the oldest
+# first, and names the victims:
 
 victims = manager.preemption(2, [old, new])
 print("one goes:", victims == [new])
@@ -84,8 +86,9 @@ print("one goes:", victims == [new])
 # answer so far are read like one long prompt, all at once.
 #
 # **Swap.** Copy its frames to a slower and larger memory, such as that of the host beside the GPU, and back later.
-# They may come back into other frames; then its table has other numbers and the same content. Keys here are one number
-# for each slot:
+# They may come back into other frames; then its table has other numbers and the same content. The manager only plans:
+# ``swap_out`` says what has to be moved, ``carry_out`` moves it, ``swap_done`` reports that it is there. Keys here are
+# one number for each slot:
 
 k_cache = np.arange(16.0).reshape(4, 4)  # 4 frames of 4 slots
 before = k_cache[manager.block_table([new])[0]].ravel()
@@ -115,7 +118,9 @@ print("after: ", after, "in frames", manager.block_table([new])[0])
 #
 # Preemption throws work away, so better to avoid it. A new request is let in only if its prompt fits and some frames
 # stay free for the others to grow into: the **watermark**. And one that could not fit into the empty pool is refused
-# at once with the numbers, or it would wait for ever at the head of the queue (S34).
+# at once with the numbers, or it would wait for ever at the head of the queue (S34). In our pool of four, the victim
+# holds two frames, so two are available. A prompt of five tokens needs both, and none would stay free. (``revived``
+# counts cached pages that the prompt would hit: they are available no longer once it holds them.)
 
 need = manager.need([1, 2, 3, 4, 5], watermark=1)
 print(need, "fits" if need.fits else "waits")

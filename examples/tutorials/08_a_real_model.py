@@ -141,8 +141,9 @@ for page_size in (1, 16, 100):
 # Several at once
 # ---------------
 #
-# The same question three times, in one engine. A letter is a frame of that request, ``*`` one that several share, ``+``
-# a cached one, ``.`` a free one. ``pagedref generate --show-pages`` shows the same, live.
+# The same question three times, in one engine. Each line is the pool after one step: a letter is a frame of that
+# request, ``*`` one that several share, ``+`` a cached one, ``.`` a free one. ``pagedref generate --show-pages`` shows
+# the same, live.
 
 engine = Engine(model, EngineConfig(num_frames=32, page_size=4))
 

@@ -191,7 +191,8 @@ except BackendUnavailable:
     print("not run here: nothing that runs CUDA is installed")
 
 # %%
-# How large may such a difference be? That is a question of its own: tutorial 12.
+# How large may such a difference be? That is a question of its own:
+# :ref:`tutorial 12 <tutorial-conform>`.
 #
 # Exercises
 # ---------

@@ -21,8 +21,9 @@ from pagedref.conformance import make_case, oracle, run
 # A kernel
 # --------
 #
-# One query for each sequence, keys and values in pages, several query heads to each kv head. It reads like the formula,
-# and if the rest of the last page is zeros, it even passes a quick look.
+# One query for each sequence, keys and values in pages. There may be fewer heads of keys and values, **kv heads**, than
+# query heads: then several query heads share one. The arguments are those of :ref:`tutorial-attention`. It reads like
+# the formula, and if the rest of the last page is zeros, it even passes a quick look.
 
 
 def paged_decode(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale=None):
@@ -47,7 +48,7 @@ def paged_decode(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, *
 #
 # Anything that has operations under their names will do as a backend: a module, an object, a namespace. From the shell
 # the question is ``pagedref conform my_module:adapter``, and under pytest it is
-# ``pytest --pagedref-backend my_module:adapter``.
+# ``pytest --pagedref-backend my_module:adapter``. (Both need ``pip install "pagedref[conform]"``.)
 
 verdict = run(SimpleNamespace(paged_decode=paged_decode), "my_module:adapter")
 print(verdict.conclusion)
@@ -57,9 +58,10 @@ for hint in verdict.hints:
     print("-", hint)
 
 # %%
-# Three findings. The first two are *recognised*: among some hundred declared mistakes there is one pair whose numbers
-# are those of the kernel in every probe. The third is an error, with the function that raised it. What the kernel does
-# not offer (windows, sinks, prefill) is listed, and is no fault.
+# Three findings in two lines. The two of the first line are *recognised*: the suite calls the kernel with small inputs,
+# **probes**, and among some hundred declared mistakes there is one pair whose numbers are those of the kernel in every
+# probe. The third is an error, with the function that raised it. What the kernel does not offer (windows, sinks,
+# prefill) is listed in the whole verdict, ``verdict.text()``, and is no fault.
 #
 # The smallest case that fails comes as a script, to be run under a debugger:
 
@@ -97,7 +99,8 @@ print(again.conclusion)
 # Why this tolerance
 # ------------------
 #
-# The mended kernel does not give the bits of the oracle: it rounds. How far may it be off? A constant such as 1e-3
+# The judge is the **oracle**, the formula in float64. The mended kernel does not give its bits: it rounds. How far may
+# it be off? A constant such as 1e-3
 # would let the wrong kernel through where the numbers are small, and accuse a right one where they are large. So the
 # oracle computes, for every single output, how much the roundings of float32 can add up to: the **bound**. It
 # grows with the number of keys, with the size of scores and values, and with nothing else.

@@ -22,7 +22,7 @@ _LIMIT = 2**31 - 1
 
 
 def show(value: object) -> str:
-    """Return a value as text for an error: one line, at most 80 characters.
+    """Return a value as text for an error: one line, at most 80 characters; of a path, its end.
 
     Parameters
     ----------
@@ -37,13 +37,18 @@ def show(value: object) -> str:
     --------
     >>> show("a" * 500)[-5:], len(show(list(range(500))))
     ("aaa'…", 80)
+    >>> show("/home/" + "a" * 500 + "/model.gguf")[-12:]
+    "/model.gguf'"
     """
+    path = isinstance(value, str) and "/" in value
     try:
-        text = repr(value[:200] if isinstance(value, str) else value)
+        text = repr((value[-200:] if path else value[:200]) if isinstance(value, str) else value)
     except (RecursionError, ValueError):
         text = type(value).__name__
     if len(text) <= 80:
         return text
+    if path:
+        return "…'" + text[-78:]
     return text[:78] + "'…" if isinstance(value, str) else text[:79] + "…"
 
 
