@@ -7,8 +7,8 @@
 *The formula of attention wants all scores at once, side by side. Our keys lie in pages, here and there. Can we look at
 one page at a time, and forget it before the next?*
 
-We can, with two numbers and a vector that we carry along. This is called **online softmax**, and every fast attention program in
-the world is made of it.
+We can, with two numbers and a vector that we carry along. This is called **online softmax**, and every fast attention
+program in the world is made of it.
 """
 
 import matplotlib.pyplot as plt
@@ -110,8 +110,8 @@ print("lse:    ", np.log(np.exp(scores).sum()), "      ", lse)
 # -----------
 #
 # :func:`~pagedref.attention.paged_decode` does this for many sequences and heads, and returns output and lse. It takes
-# the tables as three arrays, together called **CSR**: the frames of all sequences one after the other (``kv_indices``), where each sequence begins
-# (``kv_indptr``), and how many tokens of the last page are live (``kv_last_page_len``).
+# the tables as three arrays, together called **CSR**: the frames of all sequences one after the other (``kv_indices``),
+# where each sequence begins (``kv_indptr``), and how many tokens of the last page are live (``kv_last_page_len``).
 
 kv_indptr, kv_indices, kv_last_page_len = manager.csr([sequence])
 print("kv_indptr", kv_indptr, " kv_indices", kv_indices, " kv_last_page_len", kv_last_page_len)

@@ -90,8 +90,8 @@ print(f"largest error over all {len(error)} cuts: {max(error):.1e}")
 # user's own tokens separately, and merge. The document is read once, not a hundred times.
 #
 # **Sinks.** Some models give every head a constant weight that goes nowhere: a score without a token. It is the state
-# of a value of zeros, with that score as its lse, merged in once (S11). Merged in with every part, it would count eight times, a mistake that
-# real systems have made.
+# of a value of zeros, with that score as its lse, merged in once (S11). Merged in with every part, it would count eight
+# times, a mistake that real systems have made.
 
 state = (np.zeros(DIM), -np.inf)  # nothing seen yet
 for part in range(8):

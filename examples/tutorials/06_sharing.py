@@ -54,8 +54,8 @@ manager.commit(child, 1)
 print("tables:", manager.block_table([parent, child]).tolist())
 
 # %%
-# One frame is copied, all four slots of it; page 0 is still stored once. It is full, so nobody will ever write it again. And when the
-# parent writes next, it is the only holder of its page 1 and writes in place:
+# One frame is copied, all four slots of it; page 0 is still stored once. It is full, so nobody will ever write it
+# again. And when the parent writes next, it is the only holder of its page 1 and writes in place:
 
 plan = manager.reserve(parent, 1)
 print("to copy:", plan.src, " slot:", manager.slots(parent, 1))

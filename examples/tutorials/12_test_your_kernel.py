@@ -63,7 +63,7 @@ for hint in verdict.hints:
 # probe. The third is an error, with the function that raised it. What the kernel does not offer (windows, sinks,
 # prefill) is listed in the whole verdict, ``verdict.text()``, and is no fault.
 #
-# The smallest case that fails comes as a script, to be run under a debugger:
+# The smallest case that fails comes as a script, to be run under a debugger; ``my_module:adapter`` is your kernel:
 
 print(verdict.script)
 
@@ -123,7 +123,7 @@ plt.show()
 # %%
 # Beyond the bound is wrong, for certain. Within it a mistake could still hide, in long sums, where honest roundings
 # cancel and the bound cannot count on that. The last thing in a verdict, the **alarm**, compares with what NumPy loses
-# on the same numbers.
+# on the same numbers. (It listens to ``paged_prefill``, if nothing else is wrong; our kernel does not offer that.)
 #
 # Exercises
 # ---------

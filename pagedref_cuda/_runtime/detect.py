@@ -74,6 +74,11 @@ def missing_compiler() -> str:
         nvvm.NVVM()
     except Exception as error:
         return f"libNVVM cannot be loaded ({type(error).__name__}: {error})"
+    try:
+        nvrtc: Any = import_module("numba.cuda.cudadrv.nvrtc")
+        nvrtc.get_supported_ccs()  # Numba asks for the architectures, also where nothing is C++
+    except Exception as error:
+        return f"NVRTC cannot be loaded ({type(error).__name__}: {' '.join(str(error).split())})"
     return ""
 
 

@@ -292,7 +292,8 @@ def join_parts_2(
 def softcap_1(logits: Array, cap: np.float32) -> None:
     """Cap logits: ``cap * tanh(x / cap)``.
 
-    Launch: a thread owns one number. Reads and writes: its number. Barriers: none. Rung: 1, nothing to gain above it.
+    Launch: a thread owns one number. Reads: its number. Writes: the same. Barriers: none. Rung: 1, nothing to gain
+    above it.
     """
     item = cuda.grid(1)
     if item >= logits.shape[0] * logits.shape[1]:
