@@ -93,7 +93,8 @@ class _Parser(argparse.ArgumentParser):
     """Say what is wrong in one line, like everything else here."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"pagedref: error: {message}\n")
+        hint = "" if "COMMAND" not in message else "; pagedref --help lists the commands"
+        self.exit(2, f"pagedref: error: {message}{hint}\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stderr).write(message)  # the original hides that it could not be written
