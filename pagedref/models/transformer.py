@@ -23,11 +23,43 @@ from pagedref.models.config import ModelConfig
 from pagedref.models.fields import count, refuse
 from pagedref.models.parts import ARITHMETIC, Attention, Build, ExpertNetwork, LatentAttention, Network, Run, Scratch
 from pagedref.models.rope import Rope
-from pagedref.models.weights import weight_shapes
+from pagedref.models.weights import check_weights
 
-__all__ = ["Transformer"]
+__all__ = ["Transformer", "step_token_ids"]
 
 Array = npt.NDArray[Any]
+
+
+def step_token_ids(token_ids: npt.ArrayLike, step: Step, vocab_size: int) -> npt.NDArray[np.integer[Any]]:
+    """Return the new tokens of a step as an array, checked.
+
+    Parameters
+    ----------
+    token_ids : array (tokens,) of int
+        One for each position of the step, in ``0 .. vocab_size - 1``.
+    step : Step
+        What they belong to.
+    vocab_size : int
+        Tokens that the model knows.
+
+    Returns
+    -------
+    array (tokens,) of int
+
+    Raises
+    ------
+    ContractError
+        A token id is out of range or their number does not fit the step.
+    """
+    ids = np.asarray(token_ids)
+    if ids.shape != step.positions.shape or not np.issubdtype(ids.dtype, np.integer):
+        raise ContractError(
+            f"forward: token_ids do not fit the step, got {ids.shape}, need {step.positions.shape} integers"
+        )
+    if ids.size and not (ids.min() >= 0 and ids.max() < vocab_size):
+        wrong = ids.min() if ids.min() < 0 else ids.max()
+        raise ContractError(f"forward: token_ids are out of range, got {wrong}, need 0..{vocab_size - 1}")
+    return ids
 
 
 class _Layer:
@@ -70,10 +102,7 @@ class Transformer:
     def __init__(self, config: ModelConfig, weights: dict[str, npt.NDArray[Any]], *, dtype: str = "float32") -> None:
         if dtype not in ARITHMETIC:
             refuse("Transformer", "dtype", "is not a type of models", dtype, " or ".join(ARITHMETIC))
-        for name, shape in weight_shapes(config):
-            if name not in weights or weights[name].shape != shape:
-                found = weights[name].shape if name in weights else "nothing"
-                raise ContractError(f"Transformer: weights of {name} do not fit, got {found}, need {shape}")
+        check_weights("Transformer", config, weights)
         self.config, self.dtype, self._arithmetic = config, dtype, ARITHMETIC[dtype]
         build = Build(config, weights, self._arithmetic)
         self._layers = [_Layer(build, index) for index in range(config.num_layers)]
@@ -152,16 +181,7 @@ class Transformer:
         -----
         Mutates: `cache` (the slots of the step).
         """
-        ids = np.asarray(token_ids)
-        if ids.shape != step.positions.shape or not np.issubdtype(ids.dtype, np.integer):
-            raise ContractError(
-                f"forward: token_ids do not fit the step, got {ids.shape}, need {step.positions.shape} integers"
-            )
-        if ids.size and not (ids.min() >= 0 and ids.max() < self.config.vocab_size):
-            wrong = ids.min() if ids.min() < 0 else ids.max()
-            raise ContractError(
-                f"forward: token_ids are out of range, got {wrong}, need 0..{self.config.vocab_size - 1}"
-            )
+        ids = step_token_ids(token_ids, step, self.config.vocab_size)
         wanted = np.arange(ids.size) if rows is None else np.asarray(rows, np.int64)
         if not wanted.size and rows is None:
             return np.empty((0, self.config.vocab_size), self._arithmetic.dtype)

@@ -33,7 +33,10 @@ from pagedref.errors import ContractError
 from pagedref.models.config import NORMS, ModelConfig
 from pagedref.models.fields import refuse, show
 
-__all__ = ["Entry", "Progress", "TensorSource", "Weights", "collect", "half_split", "layer_shapes", "weight_shapes"]
+__all__ = [
+    "Entry", "Progress", "TensorSource", "Weights", "check_weights", "collect", "half_split", "layer_shapes",
+    "weight_shapes",
+]
 
 Array = npt.NDArray[Any]
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -275,3 +278,26 @@ def _name_all(wrong: str, names: Sequence[str], need: str) -> None:
         listed = ", ".join(show(name)[1:-1] for name in sorted(names)[:4])
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         raise ContractError(f"load_checkpoint: the file {wrong}, got {listed}{more}, need {need}")
+
+
+def check_weights(function: str, config: ModelConfig, weights: Mapping[str, Array]) -> None:
+    """Refuse weights of which one is missing or has another shape than the model needs.
+
+    Parameters
+    ----------
+    function : str
+        What the error text names.
+    config : ModelConfig
+        The geometry.
+    weights : mapping of str to array
+        By name; more than are needed may be there.
+
+    Raises
+    ------
+    ContractError
+        A weight is missing or has the wrong shape.
+    """
+    for name, shape in weight_shapes(config):
+        if name not in weights or weights[name].shape != shape:
+            found = weights[name].shape if name in weights else "nothing"
+            raise ContractError(f"{function}: weights of {name} do not fit, got {found}, need {shape}")

@@ -17,7 +17,7 @@ from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache, Step
 from pagedref.kv_format import KVFormat
 from pagedref.models.config import ModelConfig
-from pagedref.models.transformer import Transformer
+from pagedref.models.transformer import Transformer, step_token_ids
 from pagedref_cuda import _runtime
 from pagedref_cuda.layers._weights import Weight
 from pagedref_cuda.layers.choose import launch_argmax
@@ -269,14 +269,7 @@ class Runner:
     def _logits(self, cache: PagedKVCache, step: Step, token_ids: npt.ArrayLike, rows: npt.ArrayLike | None) -> Any:
         """Return logits on the device, or None where no row is wanted and none computed."""
         config = self.config
-        ids = np.asarray(token_ids)
-        if ids.shape != step.positions.shape or not np.issubdtype(ids.dtype, np.integer):
-            raise ContractError(
-                f"forward: token_ids do not fit the step, got {ids.shape}, need {step.positions.shape} integers"
-            )
-        if ids.size and not (ids.min() >= 0 and ids.max() < config.vocab_size):
-            wrong = ids.min() if ids.min() < 0 else ids.max()
-            raise ContractError(f"forward: token_ids are out of range, got {wrong}, need 0..{config.vocab_size - 1}")
+        ids = step_token_ids(token_ids, step, config.vocab_size)
         wanted = np.arange(ids.size) if rows is None else np.asarray(rows, np.int64)
         if not ids.size:
             return None

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pagedref.errors import ContractError
+from pagedref.memory._slots import checked_pages
 from pagedref.memory.stores import ArrayFrames
 from pagedref_cuda import _runtime
 from pagedref_cuda._copy import copy_frames
@@ -91,10 +92,8 @@ class DeviceFrames(ArrayFrames):
         These frames, in every array.
         """
         index = self._frames("write", "frames", frames, unique=True)
-        rows, given = self._rows(index.size), np.asarray(pages)
-        if given.dtype != np.uint8 or given.shape != rows.shape:
-            got = f"{given.dtype} {given.shape}, need uint8 {rows.shape}"
-            raise ContractError(f"write: pages have the wrong form, got {got}")
+        given = checked_pages("write", pages, index.size, self.bytes_per_frame)
+        rows = self._rows(index.size)
         rows[...] = given
         self._move(index, rows, back=False)
 

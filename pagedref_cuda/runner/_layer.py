@@ -8,11 +8,10 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from pagedref.errors import ContractError
 from pagedref.kv_cache import PagedKVCache, Step
 from pagedref.layers.turn import rotary_tables
 from pagedref.models.config import ModelConfig
-from pagedref.models.weights import weight_shapes
+from pagedref.models.weights import check_weights
 from pagedref_cuda import _runtime
 from pagedref_cuda.layers._weights import Weight
 from pagedref_cuda.layers.linear import launch_gated, launch_linear
@@ -85,10 +84,7 @@ class Parts:
     """
 
     def __init__(self, config: ModelConfig, weights: dict[str, Array], dtype: str) -> None:
-        for name, shape in weight_shapes(config):
-            if name not in weights or weights[name].shape != shape:
-                found = weights[name].shape if name in weights else "nothing"
-                raise ContractError(f"Runner: weights of {name} do not fit, got {found}, need {shape}")
+        check_weights("Runner", config, weights)
         self.config, self.weights, self._dtype = config, weights, np.dtype(_TYPES[dtype])
         self.nothing = _runtime.readable(np.zeros(0, np.float32))
         self.no_rows = _runtime.readable(np.zeros((0, 0), np.float32))
